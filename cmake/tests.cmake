@@ -5,7 +5,7 @@ add_custom_target(cpp_tests)
 set(canonical canonical.cpp epilogue.cpp overlap.cpp shapes.cpp user_epilogue.cpp)
 list(TRANSFORM canonical PREPEND src/cpp/operations/gemm/)
 list(APPEND canonical src/cpp/arrays/memory_overlap.cpp src/cpp/arrays/operand.cpp src/cpp/arrays/refusal.cpp)
-foreach(name problem overlap run launch_cache xla_gemm xla_quantize quantize tile_order)
+foreach(name problem overlap run launch_cache xla_gemm xla_grouped_gemm xla_quantize quantize tile_order)
   add_executable(test_${name} tests/cpp/test_${name}.cpp ${canonical})
   target_include_directories(test_${name} PRIVATE src/cpp ${CUTLASS_PY_GENERATED})
   # -UNDEBUG: a test may be an assertion, in every build type.
@@ -23,6 +23,9 @@ set(quantize src/cpp/operations/quantize/canonical.cpp src/cpp/operations/quanti
 target_sources(test_quantize PRIVATE ${quantize})
 set(xla src/cpp/frontends/xla_call.cpp)
 target_sources(test_xla_gemm PRIVATE ${run} ${cache} ${xla} src/cpp/frontends/xla_gemm.cpp)
+target_sources(test_xla_grouped_gemm PRIVATE
+  ${run} ${cache} ${xla} src/cpp/frontends/xla_gemm.cpp src/cpp/frontends/xla_grouped_gemm.cpp
+  src/cpp/operations/grouped_gemm/groups.cpp src/cpp/operations/grouped_gemm/rest.cpp)
 target_sources(test_xla_quantize PRIVATE ${quantize} src/cpp/runtime/launch.cpp ${xla}
                                          src/cpp/frontends/xla_quantize.cpp)
 

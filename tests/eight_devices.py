@@ -271,6 +271,51 @@ def quantize() -> None:
             assert loss(x).shape == x.shape
 
 
+# ------------------------------------------------------------------------------------------------ ragged dots
+
+
+def of_own_experts(x, w, sizes):
+    """The rows of the experts that a device has, with its own in front; zeros for all others."""
+    at = jax.lax.axis_index("x") * len(w)
+    begin = jnp.where(jnp.arange(len(sizes)) < at, sizes, 0).sum()
+    y = cj.ragged_dot(jnp.roll(x, -begin, 0), w, jax.lax.dynamic_slice(sizes, (at,), (len(w),)))
+    return jax.lax.psum(jnp.roll(y, begin, 0), "x")
+
+
+def ragged() -> None:
+    """Experts divided by hand, their columns and what they sum too; arrays that XLA divides; types, as JAX has them."""
+    sizes = jnp.array([5, 0, 20, 1, 0, 9, 8, 4])  # rows from 47 on belong to no group
+
+    def loss(call):
+        return jax.grad(lambda x, w: jnp.sin(call(x, w, sizes)).sum(), (0, 1))
+
+    whole = lambda x, w: jax.lax.ragged_dot(x, w, sizes)  # noqa: E731
+    for mesh in (AUTO, EXPLICIT):
+        x, w = put((64, 32), mesh=mesh), put((8, 32, 16), "x", mesh=mesh)
+        experts = jax.shard_map(of_own_experts, mesh=mesh, in_specs=(P(), P("x"), P()), out_specs=P())
+        assert collectives(jax.jit(experts).lower(x, w, sizes).compile().as_text()) == {"all-reduce"}
+        same(whole, (x, w), jax.jit(experts)(x, w, sizes))
+        same(loss(jax.lax.ragged_dot), (x, w), jax.jit(loss(experts))(x, w))
+    x, w = put((64, 32)), put((8, 32, 16))
+    parts = [
+        ((P(), P(None, None, "x")), P(None, "x"), lambda x, w: cj.ragged_dot(x, w, sizes)),
+        ((P(None, "x"), P(None, "x")), P(), lambda x, w: jax.lax.psum(cj.ragged_dot(x, w, sizes), "x")),
+    ]
+    for specs, result, call in parts:
+        divided = jax.shard_map(call, mesh=AUTO, in_specs=specs, out_specs=result)
+        same(whole, (x, w), jax.jit(divided)(x, w))
+        same(loss(jax.lax.ragged_dot), (x, w), jax.jit(loss(lambda x, w, _, f=divided: f(x, w)))(x, w))
+    # By XLA: JAX's own function.
+    for specs in (("x",), ()), ((), ("x",)), ((None, "y"), (None, "y", "x")):
+        arrays = put((64, 32), *specs[0]), put((8, 32, 16), *specs[1])
+        for call, wanted in ((lambda x, w: cj.ragged_dot(x, w, sizes), whole), (loss(cj.ragged_dot), None)):
+            same(wanted or loss(jax.lax.ragged_dot), arrays, jax.jit(call)(*arrays))
+    with jax.set_mesh(EXPLICIT):
+        arrays = put((64, 32), mesh=EXPLICIT), put((8, 32, 16), mesh=EXPLICIT)
+        typed = cj.ragged_dot(*arrays, sizes, out_sharding=P(None, "x"))
+    assert str(jax.typeof(typed)) == "float32[64,16@x]"
+
+
 # ------------------------------------------------------------------------------------------------ one of them
 
 
@@ -295,7 +340,8 @@ def custom_call(library: str) -> None:
         allowed.append(_core.jit_allowed())
         return LaunchPlan("some_kernel", scratch="f32", splits=2)
 
-    planning.plan, _core.scratch_bytes = plan, lambda *arguments: 512
+    planning.plan = plan
+    _core.scratch_bytes = _core.grouped_scratch_bytes = lambda *arguments: 512
     compiled = lambda call, *arrays, **options: jax.jit(call, **options).lower(*arrays).compile().as_text()  # noqa: E731
 
     text = compiled(lambda a, b, c: cj.gemm(a, b, c=c), struct(A, "x"), struct(B, None, "y"), struct(D, "x", "y"),
@@ -335,6 +381,12 @@ def custom_call(library: str) -> None:
     for call, count in ((parts(), 1), (parts(axis_names={"x"}), 0), (cj.quantize, 0)):
         text = jax.jit(call).lower(struct(A, "x")).as_text()
         assert text.count("custom_call @cutlass_py_quantize") == count, text
+    # So are ragged dots.
+    specs, sizes = (P(), P("x"), P()), np.ones(8, "i4")
+    experts = jax.shard_map(of_own_experts, mesh=AUTO, in_specs=specs, out_specs=P())
+    for call, count in ((experts, 1), (cj.ragged_dot, 0)):
+        text = jax.jit(call).lower(struct(A), struct((8, 32, 16), "x"), sizes).as_text()
+        assert text.count("custom_call @cutlass_py_grouped_gemm") == count, text
     assert "custom_call @cutlass_py_quantize" in jax.jit(cj.quantize).lower(np.ones(A, "f4")).as_text()
 
     def none(problem: Any, provided: bool) -> LaunchPlan:

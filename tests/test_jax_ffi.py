@@ -238,7 +238,7 @@ from cutlass_py.jax import device
 jax.config.update("jax_enable_x64", True)
 xla_on_host.register(Path(sys.argv[1]))
 planning.plan = lambda problem, provided: LaunchPlan("some_kernel", pack_b="t", scratch="f32", splits=2)
-_core.scratch_bytes = lambda *arguments: 512
+_core.scratch_bytes = _core.grouped_scratch_bytes = lambda *arguments: 512
 
 def message(call, *arrays):
     try:
@@ -258,13 +258,17 @@ one = jnp.ones((4, 8))
 everything = lambda a, b, s: cj.gemm(a, b, layout="tn", bias=s[None].repeat(4), activation="gelu", scale_a=s, beta=None,
     alpha=s, aux=jax.ShapeDtypeStruct((4, 4), "float32"), bias_grad=jax.ShapeDtypeStruct((4,), "float64"))
 assert _core.why_no_device() in message(everything, one, one, jnp.ones(()))
+sizes = jnp.ones(2, "int32")
+for call in (cj.ragged_dot, jax.grad(lambda *arrays: cj.ragged_dot(*arrays).sum(), (0, 1))):
+    found = message(call, one, jnp.ones((2, 8, 4)), sizes)
+    assert "INTERNAL: grouped_gemm: " in found and _core.why_no_device() in found, found
 # No elements: nothing is asked of the device.
 empty = jax.jit(cj.gemm)(jnp.ones((0, 8)), one.T)
 assert empty.shape == (0, 4)
 # Frames that do not fit.
 plan = device._plan
 def changed(**changes):
-    device._plan = lambda spec, operands: (plan(spec, operands)[0] | changes, 512)
+    device._plan = lambda *given: (plan(*given)[0] | changes, plan(*given)[1])
 changed(format=1)
 assert "INVALID_ARGUMENT: gemm: the call was lowered in format 1" in message(lambda a, b: cj.gemm(a, b) + 1, one, one.T)
 changed(layout="tn")
@@ -338,5 +342,5 @@ def test_the_gradient_beside_a_kernel_that_was_asked_for(declared):
 
 
 def test_handlers_of_no_operation_are_refused():
-    with pytest.raises(TypeError, match="register: handler is no operation; expected gemm or quantize"):
+    with pytest.raises(TypeError, match="register: handler is no operation; expected gemm or grouped_gemm or quantize"):
         cj.register("cpu", handler=None)

@@ -21,7 +21,7 @@ def run(*arguments: str) -> None:
     assert found.stdout == "done\n", found.stderr
 
 
-@pytest.mark.parametrize("part", ["automatic", "untyped", "explicit", "quantize", "one"])
+@pytest.mark.parametrize("part", ["automatic", "untyped", "explicit", "quantize", "ragged", "one"])
 def test_sharded_arrays(part):
     run(part)
 

@@ -42,8 +42,8 @@ def load(library: Path, capsule: Any = None, stream: int = 0, after: Any = None)
 
 
 def register(library: Path, after: Any = None) -> None:
-    """From now on, gemm and quantize on JAX's CPU are the custom calls, on the null stream."""
-    capsules = {"gemm": _core.xla_gemm_handler(), "quantize": _core.xla_quantize_handler()}
+    """From now on, all operations on JAX's CPU are the custom calls, on the null stream."""
+    capsules = {name: getattr(_core, f"xla_{name}_handler")() for name in ("gemm", "grouped_gemm", "quantize")}
     handlers = {}
     for operation, capsule in capsules.items():
         own = shutil.copy(library, library.with_name(f"{operation}.so"))  # each library has one handler

@@ -978,3 +978,9 @@ def grouped_problem(a: object | None, b: object | None, offsets: object | None, 
     """
     The canonical problem of a grouped_gemm call with these of gemm's keywords, which is not run. Takes TensorSpecs as well as arrays.
     """
+
+def grouped_scratch_bytes(a: object, b: object, sizes: object, keywords: dict[str, Any], plan: object, sm_count: int) -> int:
+    """As `scratch_bytes`, of a grouped_gemm call."""
+
+def xla_grouped_gemm_handler() -> CapsuleType:
+    """As `xla_gemm_handler`, of grouped_gemm."""

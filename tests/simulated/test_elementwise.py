@@ -40,6 +40,12 @@ _INT, _LONG, _POINTER = ctypes.c_int32, ctypes.c_int64, ctypes.c_void_p
 _ARRAY, _EXTENTS = ctypes.POINTER(Array), [_LONG] * 3
 
 
+class Groups(ctypes.Structure):
+    """CutlassPyGroups."""
+
+    _fields_ = [("numbers", _POINTER), ("kind", _INT), ("wide", _INT), ("axis", ctypes.c_char)]
+
+
 class Elementwise(ctypes.Structure):
     """CutlassPyElementwise."""
 
@@ -53,6 +59,7 @@ class Elementwise(ctypes.Structure):
             ("reduce_workspace", ctypes.c_size_t, [_ARRAY, *_EXTENTS]),
             ("write_pointers", _INT, [ctypes.POINTER(_POINTER), _LONG, _POINTER, _POINTER]),
             ("gather", _INT, [_ARRAY, _LONG, _POINTER, _INT, _ARRAY, _INT, _LONG, _LONG, _POINTER]),
+            ("clear_rest", _INT, [_ARRAY, _LONG, _LONG, ctypes.POINTER(Groups), _INT, _POINTER]),
         )
     ]
 
@@ -119,6 +126,53 @@ def test_copies_of_what_repeats(device, rng):
         simulator.run()
         np.testing.assert_array_equal(to.array, np.broadcast_to(one, shape))
         to.assert_rest_untouched()
+
+
+# ---------------------------------------------------------------------------------------------------- zeros
+
+ENDS, STARTS, SIZES, FIRST = range(1, 5)
+
+
+def cleared(device: Elementwise, to: Placed, dtype: str, axis: str, kind: int, told: np.ndarray) -> int:
+    """The status, with D of 1 by rows by columns."""
+    groups = Groups(told.ctypes.data, kind, told.itemsize == 8, axis.encode())
+    count = len(told) - (kind == STARTS)
+    status = device.clear_rest(array(to.array, dtype), *to.array.shape[1:], groups, count, simulator.stream())
+    simulator.run()
+    return status
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("dtype", ["u8", "f16", "f32", "f64", "c128"])
+def test_lines_of_no_group_are_cleared(device, rng, dtype, layout):
+    """More groups than a block has threads, and fewer; some of them empty; numbers of 32 and 64 bits."""
+    for axis, kind, shape in itertools.product("mn", (ENDS, STARTS, SIZES), [(40, 24), (37, 5), (1, 300), (300, 1)]):
+        lines, count = shape["mn".index(axis)], int(rng.choice([1, 5, 300]))
+        begin = int(rng.integers(lines + 1)) if kind == STARTS else 0
+        sizes = rng.multinomial(rng.integers(lines - begin + 1), np.full(count, 1 / count))
+        starts = begin + np.concatenate([[0], np.cumsum(sizes)])
+        told = {ENDS: starts[1:], STARTS: starts, SIZES: sizes}[kind].astype(rng.choice(["i4", "i8"]))
+        values = rng.integers(1, 100, (1, *shape)).astype(np.float64)
+        to = placed("numpy", values, dtype, layout)
+        assert cleared(device, to, dtype, axis, kind, told) == 0
+        kept = np.zeros(lines, bool)
+        kept[begin : starts[-1]] = begin < starts[-1]
+        expected = np.where(kept[:, None] if axis == "m" else kept, values, 0).astype(NUMPY[dtype])
+        np.testing.assert_array_equal(to.array, expected)
+        to.assert_rest_untouched()
+
+
+def test_numbers_of_lines_that_are_cleared_are_cut_off(device):
+    for kind, told, kept in (
+        (SIZES, [3, -5, 4], 7), (SIZES, [2**31 - 1] * 3, 20), (SIZES, [4, 2**31 - 1, -(2**31)], 20), (SIZES, [], 0),
+        (ENDS, [3, 99], 20), (ENDS, [-4], 0), (STARTS, [-7, 5, 2**31 - 1], 20),
+    ):  # fmt: skip
+        to = placed("numpy", np.ones((1, 20, 8)), "f32", "row")
+        assert cleared(device, to, "f32", "m", kind, np.array(told, "i4")) == 0
+        np.testing.assert_array_equal(to.array[0, :, 0], np.arange(20) < kept)
+        to.assert_rest_untouched()
+    for kind, axis in ((FIRST, "m"), (SIZES, "k")):  # which leave no lines
+        assert cleared(device, placed("numpy", np.ones((1, 4, 4)), "f32"), "f32", axis, kind, np.array([1], "i4")) == 1
 
 
 # ---------------------------------------------------------------------------------------------------- numbers

@@ -134,3 +134,43 @@ def test_quantize_and_gemm_in_one_program() -> None:
         d, sa, sw = call(a, w)
         exact = np.asarray(a, "f4") @ np.asarray(w, "f4").T
         np.testing.assert_allclose(np.asarray(d), exact, atol=2 * np.abs(exact).max() / 127)
+
+
+# ------------------------------------------------------------------------------------------------ ragged dots
+
+
+def ragged(a: np.ndarray, b: np.ndarray, sizes: list[int]) -> np.ndarray:
+    """The definition, of rows."""
+    d, at = np.zeros((len(a), b.shape[2]), "f4"), 0
+    for i, size in enumerate(sizes):
+        d[at : at + size] = a[at : at + size] @ b[i]
+        at += size
+    return d
+
+
+def test_ragged_dots_follow_their_sizes() -> None:
+    """By rows, forward and back, with one program for all sizes: what is behind the last group is zeros."""
+    a, b = values(120, 64, seed=1, dtype="float16"), values(3, 64, 72, seed=2, dtype="float16")
+    wide = lambda x: np.asarray(x, "f4")  # noqa: E731
+    weights = jax.numpy.arange(72, dtype="float16") % 3 - 1
+
+    @jax.jit
+    def call(a: Any, b: Any, sizes: Any) -> Any:
+        loss = lambda a, b: (cj.ragged_dot(a, b, sizes) * weights).sum()  # noqa: E731
+        return cj.ragged_dot(a, b, sizes, preferred_element_type="float16"), *jax.grad(loss, (0, 1))(a, b)
+
+    text = call.lower(a, b, jax.numpy.zeros(3, "int32")).as_text()
+    assert text.count("custom_call @cutlass_py_grouped_gemm") == 3 and "dot_general" not in text
+    for sizes in ([70, 0, 30], [0, 0, 0], [1, 118, 1], [0, 90, 0]):
+        dirty = a.at[sum(sizes) :].set(np.nan)
+        d, d_a, d_b = call(dirty, b, jax.numpy.asarray(sizes, "int32"))
+        np.testing.assert_array_equal(wide(d), ragged(wide(a), wide(b), sizes))
+        ones = np.broadcast_to(wide(weights), (120, 72))
+        np.testing.assert_array_equal(wide(d_a), ragged(ones, wide(b).swapaxes(1, 2), sizes))
+        at = np.cumsum([0, *sizes])
+        for i in range(3):
+            lines = slice(at[i], at[i + 1])
+            np.testing.assert_array_equal(wide(d_b)[i], wide(a)[lines].T @ ones[lines])
+        # Of one column, whose D is canonically a row.
+        column = jax.jit(cj.ragged_dot)(dirty, b[:, :, :1], jax.numpy.asarray(sizes, "int32"))
+        np.testing.assert_array_equal(wide(column), ragged(wide(a), wide(b)[:, :, :1], sizes))

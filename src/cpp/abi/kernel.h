@@ -192,6 +192,10 @@ typedef struct CutlassPyElementwise {
    * such row. Numbers lie in device memory: int32, or int64 where `wide`. dst runs along its columns. */
   int (*gather)(const CutlassPyArray* src, int64_t src_rows, const void* numbers, int32_t wide,
                 const CutlassPyArray* dst, int32_t itemsize, int64_t rows, int64_t cols, void* stream);
+  /* Zeros in the rows or columns of d (rows, cols) that belong to none of `count` groups: those in front of the first
+   * and behind the last. Groups of k, and the first lines of matrices, have none. */
+  int (*clear_rest)(const CutlassPyArray* d, int64_t rows, int64_t cols, const CutlassPyGroups* groups, int32_t count,
+                    void* stream);
 } CutlassPyElementwise;
 
 typedef struct CutlassPyLibrary {

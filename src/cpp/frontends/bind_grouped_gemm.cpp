@@ -2,6 +2,8 @@
 #include <nanobind/nanobind.h>
 
 #include "frontends/bindings.h"
+#include "frontends/xla_grouped_gemm.h"
+#include "frontends/xla_handler.h"
 #include "operations/grouped_gemm/call.h"
 
 namespace cutlass_py {
@@ -91,6 +93,18 @@ void bind_grouped_gemm(nb::module_& m) {
       "gather"_a = nb::none(),
       "The canonical problem of a grouped_gemm call with these of gemm's keywords, which is not run. Takes TensorSpecs "
       "as well as arrays.");
+  m.def(
+      "grouped_scratch_bytes",
+      [](nb::handle a, nb::handle b, nb::handle sizes, const nb::typed<nb::dict, nb::str, nb::any>& keywords,
+         nb::handle plan, int sm_count) {
+        const grouping::Asked asked{nb::none(), sizes, nb::none()};
+        return grouping::scratch_bytes_of(a, b, asked, keywords_from(keywords), plan, sm_count);
+      },
+      "a"_a, "b"_a, "sizes"_a, "keywords"_a, "plan"_a, "sm_count"_a, "As `scratch_bytes`, of a grouped_gemm call.");
+  m.def(
+      "xla_grouped_gemm_handler",
+      [] { return nb::capsule(reinterpret_cast<void*>(&xla_handler<grouping::XlaGroupedGemm>)); },
+      "As `xla_gemm_handler`, of grouped_gemm.");
 }
 
 }  // namespace cutlass_py

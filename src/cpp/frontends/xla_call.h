@@ -67,6 +67,7 @@ class XlaCall {
   virtual std::string range_name() const = 0;
   virtual void run(device::Stream stream) = 0;
   virtual CachedLaunch cached_launch() const = 0;
+  virtual void finish(device::Stream) const {}  // behind either: what no launch of its kernel does
 
   std::string kernel;  // by name; empty for none
 

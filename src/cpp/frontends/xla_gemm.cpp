@@ -1,5 +1,6 @@
 #include "frontends/xla_gemm.h"
 
+#include <algorithm>
 #include <string_view>
 #include <utility>
 
@@ -10,6 +11,7 @@ constexpr const char* kNames[] = {
 #define CUTLASS_PY_OPERAND(NAME, SHAPE, WRITTEN, NUMBER, LISTS, IN_PLACE, COMPLEX, MIRROR, SLOT) #NAME,
 #include "gemm_operands.inc"
 #undef CUTLASS_PY_OPERAND
+    "sizes",
 };
 
 // A matrix that lies transposed, as the kernels see it.
@@ -78,21 +80,26 @@ void read_steps(const Attributes& attributes, DevicePlan& plan) {
 
 }  // namespace
 
-void XlaGemm::read(const xla::CallFrame& frame, Device device) {
+void XlaGemm::read(const xla::CallFrame& frame, Device device) { read(frame, device, false); }
+
+const Operand* XlaGemm::read(const xla::CallFrame& frame, Device device, bool grouped) {
   const Attributes attributes(frame);
-  if (const auto* given = read_operands(frame, attributes, device, {kNames, kRoles, operands, request.operands})) {
-    scratch = scratch_of(*given);
-  }
+  const Operand* given[kRoles + 1] = {};
+  const OperandsByRole roles{kNames, kRoles + grouped, operands, given};
+  if (const auto* bytes = read_operands(frame, attributes, device, roles)) scratch = scratch_of(*bytes);
+  std::copy(given, given + kRoles, request.operands);
   read_layout(attributes, *this);
   read_keywords(attributes, request);
   compute = attributes.text("compute");
   if (!compute.empty()) request.compute = compute.c_str();
   read_launch(attributes, plan);
   read_steps(attributes, plan);
+  return given[kRoles];
 }
 
-Key XlaGemm::key() const {
-  Key key = launch_key(request, false);
+Key XlaGemm::key() const { return with_plan(launch_key(request, false)); }
+
+Key XlaGemm::with_plan(Key key) const {
   if (!key.has_room(1)) key.clear();
   if (!key) return key;
   key.put(uint64_t(uint8_t(plan.pack_a)) | uint64_t(uint8_t(plan.pack_b)) << 8 | uint64_t(plan.pack_scales) << 16 |

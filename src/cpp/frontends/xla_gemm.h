@@ -11,8 +11,8 @@
 
 namespace cutlass_py {
 
-struct XlaGemm final : XlaCall {
-  Operand operands[kRoles];  // what `request` and `call` may refer to
+struct XlaGemm : XlaCall {
+  Operand operands[kRoles + 1];  // what `request` and `call` may refer to; the last tells groups apart
   std::string compute;
   Request request;
   Call call;
@@ -29,6 +29,12 @@ struct XlaGemm final : XlaCall {
   std::string range_name() const override { return cutlass_py::range_name(call.problem, kernel_of(plan)); }
   void run(device::Stream stream) override;
   CachedLaunch cached_launch() const override { return cutlass_py::cached_launch(call, plan); }
+
+ protected:
+  // Everything; where the call is `grouped`, with an operand of the name of `sizes`, which is returned.
+  const Operand* read(const xla::CallFrame& frame, Device device, bool grouped);
+  // The key of what was asked, with the plan.
+  Key with_plan(Key key) const;
 };
 
 }  // namespace cutlass_py

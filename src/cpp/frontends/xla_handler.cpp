@@ -53,6 +53,7 @@ bool run_cached(const Key& key, const XlaCall& call, device::Stream stream) {
   if (!shared_launch_cache().find(key, fill)) return false;
   const device::Guard guard(launch.launch.device);
   launch.run();
+  call.finish(stream);
   return true;
 }
 
@@ -70,6 +71,7 @@ xla::Error* run(const xla::CallFrame& frame, XlaCall& call, int ordinal) {
   const device::Guard guard(ordinal);
   const instrumentation::Range range([&] { return call.range_name(); });
   call.run(stream.stream);
+  call.finish(stream.stream);
   if (key) shared_launch_cache().keep(key, call.cached_launch());
   return nullptr;
 }

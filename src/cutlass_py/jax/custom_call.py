@@ -5,14 +5,17 @@ xla_call.cpp reads what is written here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import fields
 from functools import cache
 from typing import Any
 
 import jax
+import numpy as np
+from jax.interpreters import mlir
 
 from .. import _core
+from ..arrays.gpu import device
 from ..dispatch.launch_plan import LaunchPlan
 from ..kernels.operation import Problem, describe
 
@@ -45,3 +48,29 @@ def attributes(problem: Problem, plan: LaunchPlan, operands: Iterable[str], resu
         "results": " ".join(results),
         **{name: int(x) if isinstance(x, int) else x or "" for name, x in named.items()},
     }
+
+
+def scratch(bytes_of: Callable[[int], int]) -> jax.ShapeDtypeStruct:
+    """The result that is scratch. `bytes_of`: what a device with so many multiprocessors takes."""
+    most = max(bytes_of(count) for count in {device(ordinal).sm_count for ordinal in ordinals()})
+    # XLA aligns to less than the 256 bytes that kernels expect.
+    return jax.ShapeDtypeStruct((most + 256 if most else 0,), np.uint8)
+
+
+def undivided(on_device: Callable[..., Any], in_xla: Callable[..., Any]) -> Callable[..., Any]:
+    """A lowering rule: the custom call; XLA's operations where it divides the computation, which it can by those alone.
+
+    Args:
+        on_device, in_xla: operands, and parameters by name, to results.
+    """
+
+    def rule(ctx: mlir.LoweringRuleContext, *operands: Any, **how: Any) -> Any:
+        context = ctx.module_context.axis_context
+        if isinstance(context, mlir.ShardingContext):
+            divided = context.num_devices != 1
+        else:  # shard_map may leave axes to XLA
+            mesh = context.mesh if isinstance(context, mlir.SPMDAxisContext) else None
+            divided = mesh is not None and not context.manual_axes.issuperset(mesh.axis_names)
+        return mlir.lower_fun(in_xla if divided else on_device, multiple_results=True)(ctx, *operands, **how)
+
+    return rule

@@ -9,9 +9,8 @@ import numpy as np
 
 from .. import _core
 from ..arrays.dtype_names import dtype_name
-from ..arrays.gpu import device
 from ..dispatch import planning
-from .custom_call import attributes, ordinals, target
+from .custom_call import attributes, ordinals, scratch, target
 from .partitioning import divided
 from .spec import Spec, numpy_dtype
 
@@ -19,7 +18,7 @@ TARGET = target("gemm")
 
 
 def _lowered(*operands: Any, spec: Spec) -> list[Any]:
-    said, scratch = _plan(spec, operands)
+    said, memory = _plan(spec, operands)
     results = [
         jax.ShapeDtypeStruct(result.shape, numpy_dtype(result.dtype))
         for result in spec.results([x.shape for x in operands])
@@ -27,8 +26,7 @@ def _lowered(*operands: Any, spec: Spec) -> list[Any]:
     # C and D share memory where they are alike: XLA copies C first where something else still needs it.
     c, d = spec.operands.index("c") if "c" in spec.operands else None, results[0]
     alike = c is not None and (operands[c].shape, operands[c].dtype) == (d.shape, d.dtype)
-    memory = [*results, jax.ShapeDtypeStruct((scratch,), np.uint8)]
-    call = jax.ffi.ffi_call(TARGET, memory, input_output_aliases={c: 0} if alike else {})
+    call = jax.ffi.ffi_call(TARGET, [*results, memory], input_output_aliases={c: 0} if alike else {})
     found = call(*operands, **said)
     return list(found[:-1])
 
@@ -36,30 +34,30 @@ def _lowered(*operands: Any, spec: Spec) -> list[Any]:
 lowering = divided(_lowered)
 
 
-def _plan(spec: Spec, operands: Any) -> tuple[dict[str, Any], int]:
-    """The attributes of the call, and its bytes of scratch."""
+def _plan(spec: Spec, operands: Any) -> tuple[dict[str, Any], jax.ShapeDtypeStruct]:
+    """The attributes of the call, and its scratch."""
     shapes, dtypes = [x.shape for x in operands], [dtype_name(x.dtype, "an operand") for x in operands]
     args = spec.arguments(shapes, dtypes, f"cuda:{ordinals()[0]}")
     problem = _core.problem(args.a, args.b, **args.keywords, kernel=spec.kernel)
     plan = planning.plan(problem, provided=False)
-    counts = {device(ordinal).sm_count for ordinal in ordinals()}
-    scratch = max(_core.scratch_bytes(args.a, args.b, args.keywords, plan, count) for count in counts)
+    memory = scratch(lambda count: _core.scratch_bytes(args.a, args.b, args.keywords, plan, count))
     results = ["out", *(name for name in ("aux", "bias_grad") if getattr(spec, name)), "scratch"]
-    return (
-        {
-            "layout": spec.layout,
-            "alpha": _parts(spec.alpha),
-            "beta": _parts(spec.beta),
-            "scale_a": spec.scale_a,
-            "scale_b": spec.scale_b,
-            "scale_out": spec.scale_out,
-            "activation": spec.activation.name,
-            "activation_parameters": np.array([*spec.activation.parameters, 0.0, 0.0][:2], np.float64),
-            "compute": spec.compute or "",
-            **attributes(problem, plan, spec.operands, results),
-        },
-        scratch + 256 if scratch else 0,
-    )  # XLA aligns to less than the 256 bytes that kernels expect
+    return keywords_of(spec) | attributes(problem, plan, spec.operands, results), memory
+
+
+def keywords_of(spec: Spec) -> dict[str, Any]:
+    """What the attributes of any product say of its keywords."""
+    return {
+        "layout": spec.layout,
+        "alpha": _parts(spec.alpha),
+        "beta": _parts(spec.beta),
+        "scale_a": spec.scale_a,
+        "scale_b": spec.scale_b,
+        "scale_out": spec.scale_out,
+        "activation": spec.activation.name,
+        "activation_parameters": np.array([*spec.activation.parameters, 0.0, 0.0][:2], np.float64),
+        "compute": spec.compute or "",
+    }
 
 
 def _parts(number: complex) -> Any:

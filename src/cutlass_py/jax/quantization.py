@@ -134,17 +134,6 @@ def _on_device(x: Any, *, dtype: str, scaling: str) -> Any:
     return jax.ffi.ffi_call(custom_call.target("quantize"), results)(x, **said, scaling=scaling)
 
 
-def lowering(ctx: mlir.LoweringRuleContext, x: Any, **how: Any) -> Any:
-    """The custom call; XLA's operations where it divides the computation, which it can by those alone."""
-    context = ctx.module_context.axis_context
-    if isinstance(context, mlir.ShardingContext):
-        divided = context.num_devices != 1
-    else:  # shard_map may leave axes to XLA
-        mesh = context.mesh if isinstance(context, mlir.SPMDAxisContext) else None
-        divided = mesh is not None and not context.manual_axes.issuperset(mesh.axis_names)
-    return mlir.lower_fun(_in_xla if divided else _on_device, multiple_results=True)(ctx, x, **how)
-
-
 # ---------------------------------------------------------------------------------------------------- elsewhere
 
 
@@ -157,6 +146,7 @@ def _in_xla(x: Any, *, dtype: str, scaling: str) -> Any:
 
 
 mlir.register_lowering(quantize_p, mlir.lower_fun(_in_xla, multiple_results=True))
+lowering = custom_call.undivided(_on_device, _in_xla)
 
 
 def _largest(x: Any, scaling: str) -> Any:

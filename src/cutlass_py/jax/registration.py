@@ -9,13 +9,14 @@ import jax
 from jax.interpreters import mlir
 
 from .. import _core
-from . import device, quantization
+from . import device, grouped, quantization
 from .custom_call import target
 from .primitive import gemm_p
 
 # By operation: its primitive, and how that becomes its custom call.
 _LOWERINGS = {
     "gemm": (gemm_p, device.lowering),
+    "grouped_gemm": (grouped.grouped_p, grouped.lowering),
     "quantize": (quantization.quantize_p, quantization.lowering),
 }
 _XLA_NAME = {"cuda": "CUDA"}  # of a platform, where it differs

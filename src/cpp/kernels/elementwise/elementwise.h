@@ -36,6 +36,9 @@ int gather(const CutlassPyArray* src, int64_t src_rows, const void* numbers, int
 
 int write_pointers(const void* const* pointers, int64_t count, void* destination, void* stream);
 
+int clear_rest(const CutlassPyArray* d, int64_t rows, int64_t cols, const CutlassPyGroups* groups, int32_t count,
+               void* stream);
+
 constexpr int64_t kMostBlocksY = 65535;
 
 // Whether rows and columns had better change places, so that the one array that is written runs along its columns.

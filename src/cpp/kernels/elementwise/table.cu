@@ -37,6 +37,6 @@ extern const CutlassPyElementwise cutlass_py_elementwise;
 const CutlassPyElementwise cutlass_py_elementwise = {
     &cutlass_py::copy,   &cutlass_py::compose,          &cutlass_py::compose_workspace,
     &cutlass_py::reduce, &cutlass_py::reduce_workspace, &cutlass_py::write_pointers,
-    &cutlass_py::gather,
+    &cutlass_py::gather, &cutlass_py::clear_rest,
 };
 }

@@ -184,7 +184,10 @@ Problem problem_of(nb::handle a, nb::handle b, const Keywords& keywords) {
 
 size_t scratch_bytes_of(nb::handle a, nb::handle b, const Keywords& keywords, nb::handle chosen, int sm_count) {
   Operands operands;
-  const Call call = call_of(operands, a, b, keywords);
+  return scratch_bytes_of(call_of(operands, a, b, keywords), chosen, sm_count);
+}
+
+size_t scratch_bytes_of(const Call& call, nb::handle chosen, int sm_count) {
   if (call.problem.pointers) refuse(Refusal("lists of matrices have no scratch of their caller's"));
   DevicePlan plan = device_plan(chosen);
   plan.sm_count = sm_count;

@@ -50,5 +50,6 @@ Problem problem_of(nb::handle a, nb::handle b, const Keywords& keywords);
 
 // Bytes of scratch that the call takes by a plan (LaunchPlan of launch_plan.py), without running it.
 size_t scratch_bytes_of(nb::handle a, nb::handle b, const Keywords& keywords, nb::handle plan, int sm_count);
+size_t scratch_bytes_of(const Call& call, nb::handle plan, int sm_count);
 
 }  // namespace cutlass_py

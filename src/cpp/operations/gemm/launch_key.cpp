@@ -63,8 +63,8 @@ bool put(Key& key, const Request& r, bool jit) {
 
 }  // namespace
 
-Key launch_key(const Request& request, bool jit) {
-  Key key(CUTLASS_PY_GEMM);
+Key launch_key(const Request& request, bool jit, CutlassPyOperation operation) {
+  Key key(operation);
   if (!put(key, request, jit)) key.clear();
   return key;
 }

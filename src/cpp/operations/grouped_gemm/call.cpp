@@ -163,7 +163,11 @@ nb::object grouped_gemm(nb::handle a, nb::handle b, const Asked& asked, const Ke
   return execution.finish(keywords.out);
 }
 
-Problem problem_of(nb::handle a, nb::handle b, const Asked& asked, const Keywords& keywords) {
+namespace {
+
+// use(the canonical call of operands that may be TensorSpecs)
+template <class Use>
+auto with_call(nb::handle a, nb::handle b, const Asked& asked, const Keywords& keywords, Use use) {
   const OperationScope operation("grouped_gemm");
   check_asked(a, b, keywords);
   Operands operands;
@@ -182,7 +186,19 @@ Problem problem_of(nb::handle a, nb::handle b, const Asked& asked, const Keyword
   if (rows) gather.emplace(request, **rows);
   const Groups groups = groups_of(request, *numbers);
   if ((*numbers).on_host() && !(*numbers).array->metadata_only) read(groups, *numbers);
-  return canonical_call(request, groups, *numbers, gather ? &*gather : nullptr, asked, keywords).problem;
+  return use(canonical_call(request, groups, *numbers, gather ? &*gather : nullptr, asked, keywords));
+}
+
+}  // namespace
+
+Problem problem_of(nb::handle a, nb::handle b, const Asked& asked, const Keywords& keywords) {
+  return with_call(a, b, asked, keywords, [](const Call& call) { return call.problem; });
+}
+
+size_t scratch_bytes_of(nb::handle a, nb::handle b, const Asked& asked, const Keywords& keywords, nb::handle plan,
+                        int sm_count) {
+  return with_call(a, b, asked, keywords,
+                   [&](const Call& call) { return cutlass_py::scratch_bytes_of(call, plan, sm_count); });
 }
 
 }  // namespace cutlass_py::grouping

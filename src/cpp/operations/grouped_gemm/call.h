@@ -17,4 +17,8 @@ nb::object grouped_gemm(nb::handle a, nb::handle b, const Asked& asked, const Ke
 // The canonical problem of a call, without running it; operands may be TensorSpecs.
 Problem problem_of(nb::handle a, nb::handle b, const Asked& asked, const Keywords& keywords);
 
+// Bytes of scratch that the call takes by a plan, as gemm's scratch_bytes_of.
+size_t scratch_bytes_of(nb::handle a, nb::handle b, const Asked& asked, const Keywords& keywords, nb::handle plan,
+                        int sm_count);
+
 }  // namespace cutlass_py::grouping
