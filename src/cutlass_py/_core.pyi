@@ -367,6 +367,9 @@ class TiledDesign:
     def microseconds(self, p: Problem, k: int, batch: int) -> float:
         """Of so many products as a problem's, each of this length of k."""
 
+    def of_product(self, m: int, n: int, k: int, batch: int) -> float:
+        """Microseconds of so many products of these extents."""
+
 class GemvDesign:
     """What the formula for kernels for a few rows knows of one, on some GPU."""
 

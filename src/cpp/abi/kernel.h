@@ -10,7 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define CUTLASS_PY_ABI 8
+#define CUTLASS_PY_ABI 9
 
 #ifdef __cplusplus
 extern "C" {
@@ -101,6 +101,11 @@ typedef struct CutlassPyGroups {
   char axis;    /* 'm', 'n' or 'k' */
 } CutlassPyGroups;
 
+/* Of one product of many that differ: its extents, and how far the lines of its matrices lie apart. */
+typedef struct CutlassPyExtents {
+  int64_t m, n, k, lda, ldb, ldc, ldd;
+} CutlassPyExtents;
+
 /* D = epilogue(A @ B) for `batch` problems. A is (m, k), B is (k, n), D is (m, n), row-major. Leading dimensions and
  * batch strides are in elements. With `pointers`, a, b, d and the epilogue's c are arrays of `batch` device addresses
  * in device memory, and batch strides have no meaning. */
@@ -113,6 +118,8 @@ typedef struct CutlassPyGemm {
   CutlassPyEpilogue epilogue;
   int32_t pointers;
   CutlassPyGroups groups; /* of their axis, the extent is that of all groups together */
+  const CutlassPyExtents*
+      extents; /* with `pointers`, of each product, in device memory: m, n and k are then the mean */
 } CutlassPyGemm;
 
 /* What the C++ type of a GEMM says of itself; dtypes and layouts by the names of dtypes.py. */

@@ -185,6 +185,7 @@ def _epilogues() -> Iterator[Epilogue]:
     yield told("fusedc_scaled", source=True, scaled=True)
     yield told("fused_bias_grad", bias_grad=True)
     yield told("fused_gate_bias_grad", gated=True, bias_grad=True)
+    yield Epilogue("linearc_told", source=True, activation=TOLD)  # of 2.x kernels of groups
 
 
 EPILOGUES = {e.name: e for e in _epilogues()}
