@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 import gpu  # noqa: E402
 
 import cutlass_py  # noqa: E402
-from cutlass_py import GroupedArguments, explain, grouped_gemm  # noqa: E402
+from cutlass_py import GemmArguments, GroupedArguments, explain, gemm, grouped_gemm  # noqa: E402
 from cutlass_py.declaration.dtypes import DTYPES  # noqa: E402
 from cutlass_py.kernels.kernel import CutlassKernel  # noqa: E402
 
@@ -353,3 +353,119 @@ def test_tuning_measures_groups(tmp_path, monkeypatch):
     assert "measured" in str(explain(args))
     args.run()
     case.check()
+
+
+# ------------------------------------------------------------------------------------------------ lists that differ
+
+SHAPES = [(70, 40, 130), (3, 0, 6), (1, 30, 65), (0, 4, 7), (64, 64, 64), (129, 2, 1), (300, 257, 511)]
+ALIGNED = [(64, 48, 128), (16, 0, 16), (128, 256, 64), (0, 16, 32), (304, 128, 512)]
+ARITHMETIC = [
+    ("bf16", None), ("f16", None), ("f32", None), ("f32", "tf32"), ("f32", "3xtf32"), ("f64", None), ("c64", None),
+    ("c128", None), ("s8", None), ("u8", None), ("e4m3", None),
+]  # fmt: skip
+
+
+class Lists:
+    """Pairs of matrices of any sizes in a layout, results among poison, and addends."""
+
+    def __init__(self, shapes: list[tuple[int, int, int]], dtype: str, layout: str = "tn", odd: bool = True) -> None:
+        pad, offset = (3, 1) if odd else (16, 0)
+        self.d = {"s8": "s32", "u8": "s32", "e4m3": "bf16"}.get(dtype, dtype)
+
+        def laid(rows: int, cols: int, order: str, of: str = dtype) -> torch.Tensor:
+            return gpu.laid_out(gpu.integers((rows, cols), of), order, pad=pad, offset=offset)
+
+        self.a = [laid(m, k, layout[0]) for m, k, _ in shapes]
+        self.b = [laid(k, n, layout[1]) for _, k, n in shapes]
+        self.c = [laid(m, n, "t", self.d) for m, _, n in shapes]
+        self.out = [gpu.guarded((m, n), self.d, pad=3 if odd else None) for m, _, n in shapes]
+
+    def check(self, finish: Any = lambda i, z: z, found: list[torch.Tensor] | None = None) -> None:
+        for i, (a, b, out) in enumerate(zip(self.a, self.b, self.out, strict=True)):
+            gpu.assert_exact(out.view if found is None else found[i], finish(i, gpu.wide(a) @ gpu.wide(b)))
+            if found is None:
+                out.check()
+
+
+@pytest.mark.parametrize("odd", [False, True], ids=["whole", "odd"])
+@pytest.mark.parametrize("layout", ["tn", "tt", "nn", "nt"])
+@pytest.mark.parametrize(("dtype", "compute"), ARITHMETIC)
+def test_lists_of_matrices_that_differ(dtype, compute, layout, odd):
+    if dtype == "e4m3" and torch.cuda.get_device_capability() != (9, 0):
+        pytest.skip("kernels of 8-bit floats run on 9.0 alone")
+    lists = Lists(SHAPES if odd else ALIGNED, dtype, layout, odd)
+    args = GemmArguments(lists.a, lists.b, out=[x.view for x in lists.out], compute=compute)
+    chosen = explain(args).chosen
+    packed = dtype in ("s8", "u8") and layout != "tn"
+    assert (chosen is None) == (dtype == "e4m3" or packed)
+    args.run()
+    lists.check()
+    lists.check(found=gemm(lists.a, lists.b, compute=compute))
+    if lists.d != "s32":
+        gemm(lists.a, lists.b, c=lists.c, alpha=2, beta=3, out=[x.view for x in lists.out], compute=compute)
+        lists.check(lambda i, z: 2 * z + 3 * gpu.wide(lists.c[i]))
+    if dtype != "e4m3":
+        assert all(not d.numel() or d.data_ptr() % 16 == 0 for d in gemm(lists.a, lists.b, compute=compute))
+
+
+@pytest.mark.parametrize("kernel", KERNELS, ids=lambda k: k.name)
+def test_every_kernel_takes_lists(kernel):
+    c, odd = kernel.config, kernel.config.align == 1
+    lists = Lists(SHAPES if odd else ALIGNED, DTYPES[c.a].stored, c.layout, odd)
+    if c.b != c.a:
+        lists.b = [
+            gpu.laid_out(gpu.integers(tuple(x.shape), DTYPES[c.b].stored), "n", pad=3, offset=1) for x in lists.b
+        ]
+    compute = COMPUTE.get(c.a)
+    gemm(lists.a, lists.b, out=[x.view for x in lists.out], compute=compute, kernel=kernel)
+    lists.check()
+    if kernel.interface.epilogue.told:
+        gemm(lists.a, lists.b, out=[x.view for x in lists.out], activation="relu", compute=compute, kernel=kernel)
+        lists.check(lambda i, z: z.clamp_min(0))
+
+
+def test_lists_that_share_and_lie_by_columns():
+    """One b for all, results by columns, a bias of all, no product, matrices in several layouts."""
+    shapes = [(m, 40, 96) for m in (70, 3, 129)]
+    lists, bias = Lists(shapes, "f32"), gpu.integers((96,), "f32")
+    one = lists.b[0]
+    for d, a in zip(gemm(lists.a, one, bias=bias, activation="relu"), lists.a, strict=True):
+        gpu.assert_exact(d, (gpu.wide(a) @ gpu.wide(one) + gpu.wide(bias)).clamp_min(0))
+    columns = [gpu.guarded((m, 96), "f32", "n") for m, _, _ in shapes]
+    gemm(lists.a, lists.b, out=[x.view for x in columns])
+    lists.check(found=[x.view for x in columns])
+    for x in columns:
+        x.check()
+    nothing = [torch.full_like(a, torch.nan) for a in lists.a]
+    lists.check(lambda i, z: gpu.wide(lists.c[i]), gemm(nothing, lists.b, c=lists.c, alpha=0.0))
+    mixed = [lists.b[0], lists.b[1].contiguous(), lists.b[2]]
+    lists.check(found=gemm(lists.a, mixed))
+    scales = torch.full((96,), 2.0, device=gpu.DEVICE)
+    lists.check(lambda i, z: 2 * z, gemm(lists.a, lists.b, scale_b=scales))
+
+
+def test_a_graph_keeps_lists():
+    """What the host knew travels with the launch: the lists may go."""
+    lists = Lists(SHAPES, "f64")
+    outs = [x.view for x in lists.out]
+    gemm(lists.a, lists.b, out=outs)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        gemm(list(lists.a), list(lists.b), out=list(outs))
+    for a in lists.a:
+        a.copy_(gpu.integers(tuple(a.shape), "f64"))
+    graph.replay()
+    lists.check()
+
+
+def test_many_matrices_and_tuning(tmp_path, monkeypatch):
+    monkeypatch.setenv("CUTLASS_PY_CACHE_DIR", str(tmp_path))
+    draw = random.Random(3)
+    lists = Lists([tuple(draw.randint(0, 40) for _ in range(3)) for _ in range(1500)], "f32")
+    args = GemmArguments(lists.a, lists.b, out=[x.view for x in lists.out])
+    args.run()
+    lists.check()
+    cutlass_py.tune(args)
+    assert "measured" in str(explain(args))
+    args.run()
+    lists.check()

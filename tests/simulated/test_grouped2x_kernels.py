@@ -11,7 +11,7 @@ from helpers import placed
 from reference import integers
 from simulator import streamed
 
-from cutlass_py import explain, grouped_gemm
+from cutlass_py import explain, gemm, grouped_gemm
 from cutlass_py.operations.grouped_gemm.arguments import GroupedArguments
 
 AXES = ("m", "n", "k", "batch")
@@ -112,3 +112,53 @@ def test_a_result_by_columns_is_computed_turned(on, rng):
     args.run()
     simulator.run()
     np.testing.assert_array_equal(out.array, case.wanted())
+
+
+UNEVEN = [(70, 19, 130), (3, 0, 6), (1, 30, 65), (0, 4, 7), (64, 64, 64), (129, 2, 1)]
+
+
+def pairs(rng: Any, layout: str) -> Any:
+    """Matrices of any sizes, as numbers and as they lie."""
+    x = [[integers(rng, shape) for shape in ((m, k), (k, n))] for m, k, n in UNEVEN]
+    laid = [
+        [placed("numpy", values, "f32", KIND[order]).array for values, order in zip(pair, layout, strict=True)]
+        for pair in x
+    ]
+    return [list(each) for each in zip(*x, strict=True)] + [list(each) for each in zip(*laid, strict=True)]
+
+
+@pytest.mark.parametrize("layout", ["tt", "tn", "nt", "nn"])
+def test_lists_of_matrices_that_differ(on, rng, layout):
+    x, y, a, b = pairs(rng, layout)
+    lists = [[on(matrix) for matrix in each] for each in (a, b)]
+    outs = [placed("numpy", None, "f32", "padded", shape=(m, n)) for m, _, n in UNEVEN]
+    cs = [integers(rng, (m, n)).astype("f4") for m, _, n in UNEVEN]
+    gemm(*lists, out=[on(out.array) for out in outs], c=[on(c) for c in cs], alpha=2, beta=3)
+    simulator.run()
+    for i, out in enumerate(outs):
+        np.testing.assert_array_equal(out.array, 2 * x[i] @ y[i] + 3 * cs[i])
+        out.assert_rest_untouched()
+    turned = [placed("numpy", None, "f32", "column", shape=(m, n)) for m, _, n in UNEVEN]
+    gemm(*lists, out=[on(out.array) for out in turned])
+    simulator.run()
+    for i, out in enumerate(turned):
+        np.testing.assert_array_equal(out.array, x[i] @ y[i])
+        out.assert_rest_untouched()
+
+
+def test_lists_without_a_product_and_with_a_bias(on, rng):
+    x, y, a, b = pairs(rng, "tn")
+    lists = [[on(matrix) for matrix in each] for each in (a, b)]
+    outs = [placed("numpy", None, "f32", "padded", shape=(m, n)) for m, _, n in UNEVEN]
+    cs = [integers(rng, (m, n)).astype("f4") for m, _, n in UNEVEN]
+    gemm(*lists, out=[on(out.array) for out in outs], c=[on(c) for c in cs], alpha=0)
+    simulator.run()
+    for out, c in zip(outs, cs, strict=True):
+        np.testing.assert_array_equal(out.array, c)
+    bias = integers(rng, (64,)).astype("f4")
+    left = [on(np.ones((m, 64), "f4")) for m in (3, 70, 1)]
+    results = [np.zeros((m, 64), "f4") for m in (3, 70, 1)]
+    gemm(left, on(b[4]), out=[on(out) for out in results], bias=on(bias))
+    simulator.run()
+    for out in results:
+        np.testing.assert_array_equal(out, np.ones(out.shape) @ y[4] + bias)

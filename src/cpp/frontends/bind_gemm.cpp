@@ -33,7 +33,7 @@ f is the activation; what has a default is optional:
 
 Args:
     a: (m, k), (k,) or (..., m, k). Any array that speaks DLPack, row- or column-major without a copy; or a list of
-        (m, k) matrices of one dtype and one set of strides.
+        (m, k) matrices of one dtype, of any shapes and strides.
     b: (k, n), (k,) or (..., k, n), on a's device, of a's dtype (e4m3 and e5m2 may be mixed, and so may s8 and u8). Or
         a list, as long as a's. Shapes follow numpy.matmul: batches broadcast, the axis that a vector lacks is missing
         in the result.
@@ -208,7 +208,8 @@ void bind_problem(nb::module_& m) {
       .def_ro("jit", &Problem::jit, "A declared kernel may be compiled for it.")
       .def_ro("splits", &Problem::splits, "Parts of k asked for; 0: none in particular, -1: stream-K.")
       .def_prop_ro("grouped", &mark<&Problem::grouped>,
-                   "The axis that groups divide, 'm', 'n' or 'k', whose extent is that of all together.")
+                   "The axis that groups divide, 'm', 'n' or 'k', whose extent is that of all together; 'l': lists "
+                   "whose matrices differ, by extents that are usual for them.")
       .def_ro("stacked", &Problem::stacked, "The rows of each group are the first ones of a matrix of its own.")
       .def_ro("told", &Problem::told, "Where groups lie, the host knows.")
       .def_prop_ro(

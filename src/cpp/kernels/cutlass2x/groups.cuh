@@ -9,10 +9,11 @@
 namespace cutlass_py {
 
 // An operand of all products: how far the next group's lies, and how far a line of a group moves it, in elements. Of
-// lists, addresses.
+// lists (`listed`) addresses.
 struct Operand2x {
   const void* data;
   int64_t batch, line, ld;
+  bool listed;
 };
 
 // One of the products.
@@ -32,11 +33,11 @@ struct Parameters2x {
 
   template <class T>
   __device__ T* address(const Operand2x& operand, const Product2x& x) const {
-    if (extents) return static_cast<T* const*>(operand.data)[x.group];
+    if (operand.listed) return static_cast<T* const*>(operand.data)[x.group];
     return static_cast<T*>(const_cast<void*>(operand.data)) + x.group * operand.batch + x.begin * operand.line;
   }
   __device__ int64_t leading(const Operand2x& operand, int64_t CutlassPyExtents::* listed, const Product2x& x) const {
-    return extents ? extents[x.group].*listed : operand.ld;
+    return operand.listed ? extents[x.group].*listed : operand.ld;
   }
 };
 
@@ -113,10 +114,11 @@ Parameters2x<Output> parameters2x(const CutlassPyGemm& g, bool rows_a, bool rows
   p.groups.count = g.batch, p.groups.total = axis == 'm' ? g.m : axis == 'n' ? g.n : g.k;
   p.groups.numbers = g.groups.numbers, p.groups.kind = g.groups.kind, p.groups.wide = g.groups.wide != 0;
   p.axis = axis, p.extents = g.extents, p.m = g.m, p.n = g.n, p.k = g.k;
-  p.a = {g.a, g.batch_a, line('m', rows_a ? g.lda : 1, 'k', rows_a ? 1 : g.lda), g.lda};
-  p.b = {g.b, g.batch_b, line('k', rows_b ? g.ldb : 1, 'n', rows_b ? 1 : g.ldb), g.ldb};
-  p.c = {c.data, c.batch, line('m', c.row, 'n', 1), c.row};
-  p.d = {g.d, g.batch_d, line('m', g.ldd, 'n', 1), g.ldd};
+  const bool listed = g.extents != nullptr;  // but not a bias, which all share
+  p.a = {g.a, g.batch_a, line('m', rows_a ? g.lda : 1, 'k', rows_a ? 1 : g.lda), g.lda, listed};
+  p.b = {g.b, g.batch_b, line('k', rows_b ? g.ldb : 1, 'n', rows_b ? 1 : g.ldb), g.ldb, listed};
+  p.c = {c.data, c.batch, line('m', c.row, 'n', 1), c.row, listed && !e.bias.data};
+  p.d = {g.d, g.batch_d, line('m', g.ldd, 'n', 1), g.ldd, listed};
   return p;
 }
 

@@ -2,6 +2,8 @@
 // the package.
 #pragma once
 
+#include <functional>
+
 #include "operations/gemm/keywords.h"
 #include "operations/gemm/plan.h"
 #include "runtime/execution.h"
@@ -16,6 +18,9 @@ void check_devices(const Operands& operands);
 
 // That of the plan table; nothing is tuned for it while the call's stream is captured.
 Plan plan_during(const Execution& execution, const Problem& problem);
+
+// Products one after the other, each by its own plan.
+void run_each(const Execution& execution, size_t count, const std::function<Call(size_t)>& product);
 
 // Memory for scratch that a caller brings.
 class Workspace {

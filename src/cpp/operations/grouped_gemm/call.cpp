@@ -93,21 +93,6 @@ Call canonical_call(const Request& request, const Groups& groups, const Numbers&
 
 using Lines = std::vector<std::pair<int64_t, int64_t>>;
 
-// One dense product after the other.
-void run_each(const Execution& execution, const Request& request, const Groups& groups, const Lines& lines) {
-  for (size_t i = 0; i < lines.size(); ++i) {
-    const DenseOperands of_one(request, groups, int64_t(i), lines[i].first, lines[i].second);
-    Call one = cutlass_py::canonicalise(of_one.request);
-    one.problem.jit = jit_allowed;
-    if (nothing_to_do(one.problem)) continue;
-    const Plan plan = plan_during(execution, one.problem);
-    const device::Stream stream = execution.stream();
-    if (instrumentation::asked_for(instrumentation::kCalls)) tell(one.problem, plan, stream);
-    const instrumentation::Range range([&] { return range_name(one.problem, kernel_of(plan)); });
-    run_all(one, [&] { run_by_plan(one, plan, stream); });
-  }
-}
-
 void tell_groups(Call& call, const Groups& groups, const Lines& lines) {
   for (const auto& [begin, end] : lines) call.group_ends.push_back(end);
   call.groups.numbers = nullptr, call.groups.wide = 1;
@@ -147,7 +132,12 @@ nb::object grouped_gemm(nb::handle a, nb::handle b, const Asked& asked, const Ke
     made.data = execution.new_result(made);
     request.operands[int(Role::out)] = &made;
   }
-  execution.run([&] { run_each(execution, request, groups, lines); });
+  execution.run([&] {
+    run_each(execution, lines.size(), [&](size_t i) {
+      return cutlass_py::canonicalise(
+          DenseOperands(request, groups, int64_t(i), lines[i].first, lines[i].second).request);
+    });
+  });
   return execution.finish(keywords.out);
 }
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from math import ceil
 from typing import Any
 
-from ..._core import Problem
+from ..._core import Problem, TiledDesign
 from ...arrays.gpu import Gpu
 from ...declaration.config import SCHEDULES, GemmConfig
 from ...kernels.adaptation import Way
@@ -39,7 +39,7 @@ def mean_product(p: Problem, c: GemmConfig | None = None) -> tuple[int, int, int
         return min(p.expected, total) if p.expected else total if p.stacked else ceil(total / groups)
 
     one = {"m": extent("m", p.m), "n": extent("n", p.n), "k": extent("k", p.k)}
-    if c and p.grouped != "k" and not p.stacked:
+    if c and p.grouped in ("m", "n") and not p.stacked:
         tile = c.tile[(p.grouped == "n") != SCHEDULES[c.schedule].swap]
         tiles = one[p.grouped] / tile + 0.5
         if tiles > 1:  # as a number of whole groups that have as many tiles together
@@ -132,7 +132,7 @@ class GroupedGemm(Gemm):
 
     def _microseconds(self, kernel: CutlassKernel, p: Problem, gpu: Gpu) -> float:
         one = mean_product(p, kernel.config)
-        if design := tiled_design(kernel.config, p, gpu):
+        if isinstance(design := tiled_design(kernel.config, p, gpu), TiledDesign):
             return design.of_product(*one)
         return wgmma_estimate.estimate(kernel.config, gpu, *one, p.activation)[0]
 
