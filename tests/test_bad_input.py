@@ -129,18 +129,46 @@ CASES = {
         ValueError,
         r"gemm: a\[0\] is \(4,\); expected 2 dimensions: lists hold matrices",
     ),
-    "list of shapes": (
-        lambda: gemm([A, A[:2]], B),
+    "list of inner extents": (
+        lambda: gemm([A, A[:, :3]], B),
         ValueError,
-        r"gemm: a\[1\] is \(2, 4\) of f32 with strides \(4, 1\) but a\[0\] is \(3, 4\) of f32 with strides \(4, 1\); "
-        "the matrices of a list agree in shape, dtype and strides",
+        r"gemm: a\[1\] is \(3, 3\) but b is \(4, 5\); inner extents must agree",
     ),
     "list of dtypes": (
         lambda: gemm([A, A.astype(np.float16)], B),
-        ValueError,
-        r"gemm: a\[1\] is \(3, 4\) of f16 with .* but a\[0\] is \(3, 4\) of f32",
+        TypeError,
+        r"gemm: a\[1\] is f16 but a\[0\] is f32; the matrices of a list agree in dtype",
     ),
-    "list of strides": (lambda: gemm([A, np.asfortranarray(A)], B), ValueError, r"with strides \(1, 3\) but a\[0\]"),
+    "list of results": (
+        lambda: gemm([A, A[:2]], B, out=[zeros(3, 5), zeros(3, 5)]),
+        ValueError,
+        r"gemm: out\[1\] is \(3, 5\); expected \(2, 5\)",
+    ),
+    "list of addends": (
+        lambda: gemm([A, A[:2]], B, c=zeros(3, 5)),
+        ValueError,
+        r"gemm: c is \(3, 5\); expected \(2, 5\)",
+    ),
+    "list of biases": (
+        lambda: gemm(A, [B, B[:, :3]], bias=zeros(5)),
+        ValueError,
+        r"gemm: bias is \(5,\); expected \(3,\)",
+    ),
+    "list over itself": (
+        lambda: (lambda x: gemm([A, A[:2]], B, out=[x[:3], x[2:4]]))(zeros(4, 5)),
+        ValueError,
+        r"gemm: out\[1\] shares elements with out\[0\]; matrices of a list are computed in any order",
+    ),
+    "list over another operand": (
+        lambda: (lambda x: gemm([A, x], B[:, :4], out=[x[:3], zeros(5, 4)]))(zeros(5, 4)),
+        ValueError,
+        r"gemm: out\[0\] shares elements with a\[1\]; matrices of a list are",
+    ),
+    "list over what all share": (
+        lambda: (lambda x: gemm([A, A], [B, np.asfortranarray(B)], c=x, out=[x, zeros(3, 5)]))(zeros(3, 5)),
+        ValueError,
+        r"gemm: out\[0\] shares elements with c; matrices of a list are",
+    ),
     "list of numbers": (lambda: gemm(A, [B, 3]), TypeError, r"gemm: b\[1\] is an int; expected an array"),
     "list and batch": (
         lambda: gemm(LIST_A, np.ones((3, 4, 5), F32)),

@@ -259,6 +259,93 @@ def test_a_list_that_changes_during_its_call():
     assert not a and [(d == i).all() for i, d in enumerate(found)] == [True] * 3
 
 
+# ---------------------------------------------------------------------------------------- matrices that differ
+
+UNEVEN = [(4, 5, 6), (1, 3, 2), (7, 5, 1), (3, 0, 6), (0, 2, 5), (20, 33, 17)]
+
+
+def uneven(rng, dtype, framework, shapes=UNEVEN, order="row"):
+    """Pairs of matrices of any sizes, in NumPy and in a framework; columns lie together where asked for."""
+    pairs = [[integers(rng, shape, dtype) for shape in ((m, k), (k, n))] for m, k, n in shapes]
+
+    def placed_as(x):
+        return placed("numpy", x, dtype, order).array if framework == "numpy" else make(framework, x, dtype)
+
+    return [list(each) for each in zip(*pairs, strict=True)] + [
+        list(each) for each in zip(*([placed_as(x) for x in pair] for pair in pairs), strict=True)
+    ]
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "s8", "c64"])
+@pytest.mark.parametrize("framework", CPU_FRAMEWORKS)
+def test_lists_of_matrices_that_differ(rng, framework, dtype):
+    a, b, xs, ys = uneven(rng, dtype, framework)
+    out_dtype = DEFAULT_OUT.get(dtype, dtype)
+    c = [integers(rng, (m, n), out_dtype) for m, _, n in UNEVEN]
+    zs = [make(framework, x, out_dtype) for x in c]
+    ds = gemm(xs, tuple(ys), c=zs, alpha=2)
+    assert isinstance(ds, list) and [framework_of(d) for d in ds] == [framework] * len(UNEVEN)
+    for i, (m, _, n) in enumerate(UNEVEN):
+        assert ds[i].shape == (m, n)
+        assert_exact(to_numpy(ds[i]), reference(a[i], b[i], c[i], 2), out_dtype)
+    if framework != "jax":
+        outs = [placed(framework, None, out_dtype, "column", shape=(m, n)) for m, _, n in UNEVEN]
+        given = [out.array for out in outs]
+        assert gemm(xs, ys, out=given, c=zs, beta=3) is given
+        for i in range(len(UNEVEN)):
+            assert_exact(to_numpy(given[i]), reference(a[i], b[i], c[i], 1, 3), out_dtype)
+            outs[i].assert_rest_untouched()
+
+
+@pytest.mark.parametrize("order", ["row", "column", "padded", "strided", "negative"])
+def test_lists_that_differ_in_any_layout(rng, order):
+    a, b, xs, ys = uneven(rng, "f32", "numpy", order=order)
+    outs = [placed("numpy", None, "f32", order, shape=(m, n)) for m, _, n in UNEVEN]
+    gemm(xs, ys, out=[out.array for out in outs])
+    for i, out in enumerate(outs):
+        assert_exact(to_numpy(out.array), reference(a[i], b[i]), "f32")
+        out.assert_rest_untouched()
+    for i, d in enumerate(gemm(xs, ys, batch_invariant=True)):
+        assert_exact(to_numpy(d), reference(a[i], b[i]), "f32")
+
+
+def test_lists_that_differ_in_place_and_beside_one_matrix_for_all(rng):
+    shapes = [(4, 5, 6), (1, 5, 6), (9, 5, 6)]
+    a, b, xs, ys = uneven(rng, "f32", "numpy", shapes)
+    bias, c = integers(rng, (6,)), [integers(rng, (m, 6)) for m, _, _ in shapes]
+    zs = [x.astype(np.float32) for x in c]
+    assert gemm(xs, ys[0], c=zs, out=zs, bias=bias.astype(np.float32), activation="relu") is zs
+    for i in range(3):
+        assert_exact(to_numpy(zs[i]), np.maximum(a[i] @ b[0] + c[i] + bias, 0), "f32")
+    for i, d in enumerate(gemm(xs[0], [y[:, :n] for y, n in zip(ys, (6, 1, 3), strict=True)])):
+        assert_exact(to_numpy(d), reference(a[0], b[i][:, : (6, 1, 3)[i]]), "f32")
+    # The same shapes in different layouts.
+    turned = [np.asfortranarray(x.astype(np.float32)) if i % 2 else x.astype(np.float32) for i, x in enumerate(b)]
+    for i, d in enumerate(gemm(xs[0], turned)):
+        assert_exact(to_numpy(d), reference(a[0], b[i]), "f32")
+    unread = [nan(m, 5) for m, _, _ in shapes]
+    for i, d in enumerate(gemm(unread, ys, c=zs, alpha=0)):
+        assert np.array_equal(d, zs[i])
+    assert [d.shape for d in gemm([x[:0] for x in xs], [y[:, :n] for y, n in zip(ys, (2, 3, 4), strict=True)])] == [
+        (0, 2), (0, 3), (0, 4),
+    ]  # fmt: skip
+
+
+def test_results_that_differ_share_memory_and_nothing_else(rng):
+    a, b, xs, ys = uneven(rng, "f32", "numpy")
+    ds = gemm(xs, ys)
+    assert len({d.base.__array_interface__["data"][0] for d in ds if d.base is not None}) == 1
+    for d in ds:
+        assert d.flags.c_contiguous and (not d.size or d.ctypes.data % 16 == ds[0].ctypes.data % 16)
+        d[...] = 7
+    assert all((d == 7).all() for d in ds)
+    bits = [make("numpy", x, "bf16").view(np.uint16) for x in a]
+    views = [cutlass_py.view(x, "bf16") for x in bits]
+    for i, d in enumerate(gemm(views, [cutlass_py.view(make("numpy", y, "bf16").view(np.uint16), "bf16") for y in b])):
+        assert isinstance(d, cutlass_py.TypedView)
+        assert_exact(to_numpy(d), reference(a[i], b[i]), "bf16")
+
+
 def test_lists_of_specs_are_scattered():
     spec = cutlass_py.TensorSpec((4, 4), "f32")
     for a, b in (([spec] * 3, [spec] * 3), ([spec] * 3, spec), (spec, (spec, spec))):

@@ -448,6 +448,43 @@ def test_a_list_that_no_kernel_takes_runs_one_by_one(core, args):
     assert answer.chosen is None and "one matrix after the other" in str(answer)
 
 
+def differing(layouts=("tn", "tn"), extents=((512, 512, 512), (256, 1024, 64)), dtype="bf16", **keywords):
+    a = [operand(m, k, layout[0], dtype) for layout, (m, n, k) in zip(layouts, extents, strict=True)]
+    b = [operand(k, n, layout[1], dtype) for layout, (m, n, k) in zip(layouts, extents, strict=True)]
+    return GemmArguments(a, b, **keywords)
+
+
+def test_lists_of_matrices_that_differ_are_one_launch(built):
+    built(named("core", "grouped_gemm"))
+    p = differing().problem
+    assert (p.operation, p.grouped, p.batch, p.pointers, p.told) == ("grouped_gemm", "l", 2, True, True)
+    assert (p.m, p.n, p.k, p.align_a, p.align_b, p.align_d) == (384, 768, 288, 16, 16, 16)
+    chosen = find(plan(p).kernel)
+    assert chosen.schedule == "persistent" and chosen.align == 8
+    assert "2 products of any sizes, about (384, 768, 288) tn in a list" in str(explain(differing()))
+    odd = differing(extents=((512, 512, 512), (31, 1024, 66)))
+    assert find(plan(odd.problem).kernel).align == 1 and odd.problem.align_a == 4
+    for dtype in ("f32", "f64", "c64", "s8"):
+        assert find(plan(differing(dtype=dtype).problem).kernel).a == dtype
+    for columns in ([operand(512, 512, "n"), operand(256, 1024, "n")],):
+        turned = differing(out=columns)
+        assert turned.problem.transposed and not plan(turned.problem).each
+    assert not plan(differing(bias=vector(512), extents=((512, 512, 512), (96, 512, 64))).problem).each
+    alone = differing(extents=((64, 1, 64), (32, 1, 32)))
+    assert not plan(alone.problem).each
+
+
+@pytest.mark.parametrize(
+    "args",
+    [differing(layouts=("tn", "tt")), differing(dtype="e4m3"), differing(out_dtype="f64")],
+    ids=str,
+)
+def test_lists_of_matrices_that_differ_and_no_kernel_takes_run_one_by_one(built, args):
+    built(named("core", "grouped_gemm"))
+    assert plan(args.problem) == LaunchPlan(each=True)
+    assert "one matrix after the other" in str(explain(args))
+
+
 def test_a_list_without_a_product(core):
     assert plan(lists(alpha=0, c=listed(512, 512, "t")).problem) == LaunchPlan()
 

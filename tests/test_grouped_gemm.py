@@ -10,9 +10,10 @@ import pytest
 
 import cutlass_py
 from cutlass_py import GroupedArguments, NoKernelError, TensorSpec, explain, get_kernels, grouped_gemm
-from cutlass_py.declaration.families import named
+from cutlass_py.declaration.families import FAMILIES, named
 from cutlass_py.diagnostics import reproducer
 from cutlass_py.kernels.operation import class_of, operation_named
+from cutlass_py.kernels.registry import kernel_named
 
 MODES = ("m", "n", "k", "batch")
 SIZES = [3, 0, 5, 2, 0]
@@ -360,10 +361,67 @@ def test_kernels_by_what_groups_divide(core):
         ("k", "nt", "deep"),
         ("batch", "tn", "grouped"),
     ):
-        kernels = [k.name for k in get_kernels(on_gpu(axis, layout=layout))]
-        assert kernels and all(schedule in name for name in kernels), axis
+        configs = [k.config for k in get_kernels(on_gpu(axis, layout=layout))]
+        assert {c.schedule == "persistent" for c in configs} == {True, False}, axis
+        assert all(schedule in c.schedule for c in configs if c.api == 3), axis
     names = {k.name for k in get_kernels(compiled=False, operation="grouped_gemm")}
     assert {k.name for k in get_kernels(on_gpu())} < names and not any("lean_" in name for name in names)
+
+
+ARITHMETIC = [
+    ("bf16", None), ("f16", None), ("f32", None), ("f32", "tf32"), ("f32", "3xtf32"), ("f64", None), ("c64", None),
+    ("c128", None), ("s8", None), ("u8", None),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("axis", MODES)
+@pytest.mark.parametrize("layout", ["tn", "tt", "nn", "nt"])
+@pytest.mark.parametrize(("dtype", "compute"), ARITHMETIC)
+def test_every_dtype_has_a_kernel_of_any_alignment(core, dtype, compute, layout, axis):
+    """On any GPU, as groups begin anywhere; 8-bit integers in layout tn alone, packed otherwise."""
+    for extents in ({}, {"m": 4099, "n": 2047, "k": 1023}):
+        args = on_gpu(axis, dtype=dtype, layout=layout, compute=compute, **extents)
+        old = [k for k in get_kernels(args) if k.config.api == 2]
+        assert old or (dtype in ("s8", "u8") and layout != "tn")
+        chosen = explain(args).chosen
+        assert chosen and (chosen.route.kernel.config.api == 3) == (dtype in ("bf16", "f16") and not extents), chosen
+
+
+@pytest.mark.parametrize(
+    ("axis", "layout", "align", "reason"),
+    [
+        ("m", "tn", 8, None),
+        ("m", "nn", 8, "reads a by whole granules, at which not every group begins"),
+        ("m", "nn", 1, None),
+        ("batch", "nn", 8, None),
+        ("n", "tt", 8, "reads b by whole granules, at which not every group begins"),
+        ("n", "tn", 8, "writes vectors of 8 along n, at which not every group begins"),
+        ("n", "tn", 4, None),
+        ("n", "nn", 2, None),
+        ("k", "nt", 8, None),
+        ("k", "tt", 8, "reads a by whole granules, at which not every group begins"),
+        ("k", "nn", 8, "reads b by whole granules, at which not every group begins"),
+        ("k", "tn", 1, None),
+    ],
+)
+def test_where_groups_begin_is_read_by_single_elements(axis, layout, align, reason):
+    wanted = ("sm80_grouped", "f16", "f16", layout, align)
+    alike = [
+        kernel_named(c.name)
+        for c in FAMILIES["sm80_grouped"].declared
+        if (c.family, c.a, c.d, c.layout, c.align) == wanted
+    ]
+    assert alike and {k.supports(on_gpu(axis, layout=layout, dtype="f16")).error for k in alike} == {reason}
+
+
+def test_what_kernels_of_groups_apply(core):
+    """A bias instead of c, and any activation; nothing else may come behind them."""
+
+    def chosen(**keywords):
+        return explain(on_gpu(dtype="f32", **keywords)).chosen
+
+    assert chosen() and chosen(bias="f32")
+    assert chosen(bias="f32", activation="silu") and not chosen(d="bf16")
 
 
 def test_a_choice_for_every_size(core):
@@ -416,10 +474,10 @@ def test_what_groups_divide_is_read_along_k(core):
 
 
 def test_what_no_kernel_takes_is_divided_where_the_host_knows_groups(core):
-    a, b = TensorSpec((64, 32), "f32", device="cuda:63"), TensorSpec((4, 32, 16), "f32", device="cuda:63")
+    a, b = TensorSpec((64, 32), "e4m3", device="cuda:63"), TensorSpec((4, 32, 16), "e4m3", device="cuda:63")
     on_device = TensorSpec((4,), "s32", device="cuda:63")
     assert "no kernel fits" in str(explain(GroupedArguments(a, b, offsets=on_device)))
-    args = GroupedArguments(a, b, offsets=on_device, compute="tf32")
+    args = GroupedArguments(a, b, offsets=on_device, compute="fast")
     assert not args.problem.told and class_of(args.problem).endswith("grouped=m")
     with pytest.raises(NoKernelError):
         cutlass_py.dispatch.planning.plan(args.problem)

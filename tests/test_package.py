@@ -308,7 +308,7 @@ def test_kernels_command():
     kernels = [k for name in OPERANDS for k in cutlass_py.get_kernels(compiled=False, operation=name)]
     assert [line.split()[0] for line in listed] == [k.name for k in kernels]
     found = json.loads(command("kernels", "simt", "--all", "--json").stdout)
-    assert {row["family"] for row in found} == {"simt_gemm", "simt_gemv"}
+    assert {row["family"] for row in found} == {"simt_gemm", "simt_gemv", "simt_grouped"}
     assert {row["name"] for row in found} == {
         k.name for k in cutlass_py.get_kernels(compiled=False) if k.name.startswith("simt_")
     }

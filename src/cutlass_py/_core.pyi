@@ -200,7 +200,7 @@ def gemm(a: object | None, b: object | None, *, out: object | None = None, c: ob
 
     Args:
         a: (m, k), (k,) or (..., m, k). Any array that speaks DLPack, row- or column-major without a copy; or a list of
-            (m, k) matrices of one dtype and one set of strides.
+            (m, k) matrices of one dtype, of any shapes and strides.
         b: (k, n), (k,) or (..., k, n), on a's device, of a's dtype (e4m3 and e5m2 may be mixed, and so may s8 and u8). Or
             a list, as long as a's. Shapes follow numpy.matmul: batches broadcast, the axis that a vector lacks is missing
             in the result.
@@ -370,6 +370,9 @@ class TiledDesign:
 
     def microseconds(self, p: Problem, k: int, batch: int) -> float:
         """Of so many products as a problem's, each of this length of k."""
+
+    def of_product(self, m: int, n: int, k: int, batch: int) -> float:
+        """Microseconds of so many products of these extents."""
 
 class GemvDesign:
     """What the formula for kernels for a few rows knows of one, on some GPU."""
@@ -650,7 +653,7 @@ class Problem:
     @property
     def grouped(self) -> str:
         """
-        The axis that groups divide, 'm', 'n' or 'k', whose extent is that of all together.
+        The axis that groups divide, 'm', 'n' or 'k', whose extent is that of all together; 'l': lists whose matrices differ, by extents that are usual for them.
         """
 
     @property

@@ -108,6 +108,10 @@ typedef struct CutlassPyGroups {
 typedef struct CutlassPyPairs {
   int64_t b, d, aux, bias, scale_b;
 } CutlassPyPairs;
+/* Of one product of many that differ: its extents, and how far the lines of its matrices lie apart. */
+typedef struct CutlassPyExtents {
+  int64_t m, n, k, lda, ldb, ldc, ldd;
+} CutlassPyExtents;
 
 /* D = epilogue(A @ B) for `batch` problems. A is (m, k), B is (k, n), D is (m, n), row-major. Leading dimensions and
  * batch strides are in elements. With `pointers`, a, b, d and the epilogue's c are arrays of `batch` device addresses
@@ -122,6 +126,8 @@ typedef struct CutlassPyGemm {
   int32_t pointers;
   CutlassPyGroups groups; /* of their axis, the extent is that of all groups together */
   CutlassPyPairs pairs;
+  const CutlassPyExtents*
+      extents; /* with `pointers`, of each product, in device memory: m, n and k are then the mean */
 } CutlassPyGemm;
 
 /* What the C++ type of a GEMM says of itself; dtypes and layouts by the names of dtypes.py. */

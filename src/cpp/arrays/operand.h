@@ -28,16 +28,19 @@ struct Device {
 std::string to_string(Device device);
 
 // An operand as the caller gave it. Strides in elements. A list of matrices has its length as the first extent; where
-// the matrices do not lie evenly, `list` holds their addresses and the first stride means nothing.
+// the matrices do not lie evenly, `list` holds their addresses and the first stride means nothing. `matrices` holds each;
+// where they are `uneven`, of the others' shapes and strides nothing is said here.
 struct Operand {
   const char* name = "";
   void* data = nullptr;
   const std::vector<void*>* list = nullptr;
+  const std::vector<Operand>* matrices = nullptr;
   Dtype dtype = Dtype::none;
   Device device;
   int rank = 0;
   int64_t shape[kMaxRank], strides[kMaxRank];  // as many as rank says
   bool readonly = false;
+  bool uneven = false;
   bool metadata_only = false;  // a TensorSpec: `data` holds its alignment and is never followed
 
   // As a new array lies, without gaps. Refused where 64 bits do not count its bytes.

@@ -15,13 +15,8 @@ int64_t even_step(const std::vector<void*>& addresses, int64_t size) {
   return step(1) >= 0 && step(1) <= kMostStride && step(1) % size == 0 ? step(1) : -1;
 }
 
-Refusal described(const Operand& x) {
-  return found(x).adds(std::string(" of ") + dtype_name(x.dtype) + " with strides " + shape_text(x.strides, x.rank));
-}
-
 bool alike(const Operand& x, const Operand& y) {
-  const bool same = x.dtype == y.dtype && std::equal(x.shape, x.shape + 2, y.shape);
-  return same && same_strides(x.shape, x.strides, y.strides, 2);
+  return std::equal(x.shape, x.shape + 2, y.shape) && same_strides(x.shape, x.strides, y.strides, 2);
 }
 
 }  // namespace
@@ -72,13 +67,15 @@ void OperandViews::List::join() {
   const Operand& first = matrices.front().view.operand;
   joined = first;
   joined.name = name;
-  addresses.clear();
+  addresses.clear(), each.clear();
   for (const Matrix& matrix : matrices) {
     const Operand& x = matrix.view.operand;
     if (x.rank != 2) refuse(found(x).expects("2 dimensions: lists hold matrices"));
-    if (!alike(x, first)) {
-      refuse(described(x).but(described(first)).hints("the matrices of a list agree in shape, dtype and strides"));
+    if (x.dtype != first.dtype) {
+      refuse_type(found_dtype(x).but(found_dtype(first)).hints("the matrices of a list agree in dtype"));
     }
+    joined.uneven |= !alike(x, first);
+    each.push_back(x);
     joined.readonly |= x.readonly;
     joined.metadata_only |= x.metadata_only;
     addresses.push_back(x.data);
@@ -91,7 +88,8 @@ void OperandViews::List::join() {
   joined.rank = 3;
   std::copy(shape, shape + 3, joined.shape);
   std::copy(strides, strides + 3, joined.strides);
-  if (step < 0) joined.list = &addresses;
+  joined.matrices = &each;
+  if (step < 0 && !joined.uneven) joined.list = &addresses;
 }
 
 void OperandViews::tell_written() const {

@@ -82,6 +82,7 @@ class OperandViews {
     nb::tuple held;  // nothing else keeps the matrices alive if the caller's list changes meanwhile
     std::list<Matrix> matrices;
     std::vector<void*> addresses;
+    std::vector<Operand> each;
     Operand joined;
 
     void join();

@@ -33,7 +33,7 @@ f is the activation; what has a default is optional:
 
 Args:
     a: (m, k), (k,) or (..., m, k). Any array that speaks DLPack, row- or column-major without a copy; or a list of
-        (m, k) matrices of one dtype and one set of strides.
+        (m, k) matrices of one dtype, of any shapes and strides.
     b: (k, n), (k,) or (..., k, n), on a's device, of a's dtype (e4m3 and e5m2 may be mixed, and so may s8 and u8). Or
         a list, as long as a's. Shapes follow numpy.matmul: batches broadcast, the axis that a vector lacks is missing
         in the result.
@@ -215,7 +215,8 @@ void bind_problem(nb::module_& m) {
                    "'b': columns of B are gates and then as many values, 'd': those of D are.")
       .def_prop_ro("columns_of_b", &Problem::columns_of_b, "n, or where they are gates and values twice as many.")
       .def_prop_ro("grouped", &mark<&Problem::grouped>,
-                   "The axis that groups divide, 'm', 'n' or 'k', whose extent is that of all together.")
+                   "The axis that groups divide, 'm', 'n' or 'k', whose extent is that of all together; 'l': lists "
+                   "whose matrices differ, by extents that are usual for them.")
       .def_prop_ro("stacked", &Problem::stacked, "The rows of each group are the first ones of a matrix of its own.")
       .def_prop_ro(
           "gathered", [](const Problem& p) { return p.rows == GroupRows::gathered; },

@@ -48,7 +48,10 @@ void bind_routes(nb::module_& m) {
           "Microseconds of a `step` of k of a tile and the least of it (`alone`), of a wave (`fill`), of any product "
           "(`fixed`, and `deal`); steps that it takes to `join` a tile; bytes that come from `memory` in one. Sizes as "
           "of a WgmmaDesign.")
-      .def("microseconds", &TiledDesign::microseconds, "p"_a, "k"_a, "batch"_a, kProductsDoc);
+      .def("microseconds", nb::overload_cast<const Problem&, int64_t, int64_t>(&TiledDesign::microseconds, nb::const_),
+           "p"_a, "k"_a, "batch"_a, kProductsDoc)
+      .def("of_product", nb::overload_cast<int64_t, int64_t, int64_t, int64_t>(&TiledDesign::microseconds, nb::const_),
+           "m"_a, "n"_a, "k"_a, "batch"_a, "Microseconds of so many products of these extents.");
   nb::class_<GemvDesign>(m, "GemvDesign", "What the formula for kernels for a few rows knows of one, on some GPU.")
       .def(
           "__init__",

@@ -41,6 +41,11 @@ Execution::Execution(OperandViews& operands, const View& like, const View* leads
 }
 
 void* Execution::new_result(const Operand& x, int index) {
+  for (size_t i = 0; x.matrices && i < x.matrices->size(); ++i) {
+    const Operand& piece = (*x.matrices)[i];
+    const auto offset = int64_t(reinterpret_cast<uintptr_t>(piece.data));
+    pieces_.push_back({offset / dtype_size(x.dtype), piece.shape[0], piece.shape[1]});
+  }
   NewArray& made = *new (arrays_ + size_t(index) * sizeof(NewArray)) NewArray;  // NewArray() would zero it first
   made_ |= uint8_t(1 << index);
   const bool may_exchange = like_.type->exchange && !like_.inner.is_valid() && !(streams_ && streams_->given);
@@ -101,7 +106,11 @@ nb::object Execution::finished(NewArray& made) {
   made.view.release();
   nb::object finished = made.row.is_valid() ? nb::object(made.row.attr("finish")(made.array)) : made.array;
   if (!operands_.has_lists()) return finished;
-  return nb::module_::import_("cutlass_py.arrays.frameworks").attr("split")(finished);
+  nb::object split = nb::module_::import_("cutlass_py.arrays.frameworks").attr("split");
+  if (pieces_.empty()) return split(finished);
+  nb::list pieces;
+  for (const auto& [first, rows, cols] : pieces_) pieces.append(nb::make_tuple(first, rows, cols));
+  return split(finished, pieces);
 }
 
 }  // namespace cutlass_py

@@ -2,9 +2,11 @@
 // and new results of the caller's kind.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <new>
 #include <optional>
+#include <vector>
 
 #include "arrays/operand_views.h"
 #include "runtime/streams.h"
@@ -25,7 +27,8 @@ class Execution {
   device::Stream stream() const { return streams_ ? streams_->launch : nullptr; }
   bool capturing() const { return streams_ && streams_->capturing(); }
 
-  // Makes a new array, and says where it lies. That of lists is one array, handed out in slices.
+  // Makes a new array, and says where it lies. That of lists is one array, handed out in slices; where it has matrices,
+  // in those, whose data is how far they lie from its first byte.
   void* new_result(const Operand& made, int index = 0);
 
   // Queues the call behind what it has to follow, and orders with it what comes next, even where it failed: what was
@@ -76,8 +79,9 @@ class Execution {
   OperandViews& operands_;
   const View& like_;
   std::optional<device::Guard> guard_;
-  std::optional<Streams> streams_;                                           // on a device
-  uint8_t made_ = 0;                                                         // bits: which results are new
+  std::optional<Streams> streams_;              // on a device
+  std::vector<std::array<int64_t, 3>> pieces_;  // of such an array: the first element, rows and columns
+  uint8_t made_ = 0;                            // bits: which results are new
   alignas(NewArray) unsigned char arrays_[kMostResults * sizeof(NewArray)];  // not initialised: most calls make one
   bool on_own_stream_ = false;  // a Buffer is among them: ordered by this package's stream
 };

@@ -6,7 +6,7 @@ A framework without a row of its own still works: its arrays are read through DL
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -276,12 +276,12 @@ _ROWS = {
 _ROWS["jaxlib"] = _ROWS["jax"]
 
 
-def split(array: Any) -> list[Any]:
-    """The matrices of a batch, for results of lists."""
-    if not isinstance(array, TypedView):
-        return list(array)
-    matrices: Any = array.array
-    return [TypedView(matrix, array.dtype) for matrix in matrices]
+def split(array: Any, pieces: Iterable[tuple[int, int, int]] = ()) -> list[Any]:
+    """The matrices of a batch, for results of lists; or of one dimension: where each begins, its rows and columns."""
+    if isinstance(array, TypedView):
+        return [TypedView(matrix, array.dtype) for matrix in split(array.array, pieces)]
+    matrices = [array[first : first + rows * cols].reshape((rows, cols)) for first, rows, cols in pieces]
+    return matrices or list(array)
 
 
 def launching_on(device: int, stream: int) -> ExitStack:

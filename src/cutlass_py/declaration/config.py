@@ -33,7 +33,7 @@ class Schedule:
         stream_k: the tiles' k loops are dealt out evenly, and partial sums joined in a fixed order.
         pointers: operands are arrays of addresses, and nothing else (2.x kernels take those as well).
         dmma: f64, which mma.sync multiplies (dmma.cuh).
-        grouping: of our own: what groups divide: "lines" of A or of B, or "depth", which is k.
+        grouping: what groups divide: "lines" of A or of B, or "depth", which is k; of 2.x "any", lists included.
         block: columns of B that share a factor for every 128 of k, beside one for each row of A: scales that the
             mainloop applies. 0 where it applies none.
     """
@@ -160,6 +160,7 @@ SCHEDULES = {
         Schedule("columns", gemv=True, direct=True, swap=True),
         Schedule("tiled"),  # 2.x: one tile per thread block
         Schedule("streamk", stream_k=True),  # 2.x
+        Schedule("persistent", grouping="any"),  # 2.x: blocks stay, for tiles of whatever group
     ]
 }
 
@@ -242,6 +243,11 @@ class GemmConfig(KernelConfig):
         """CUTLASS generation; 0 of what is none of its kinds."""
         schedule = SCHEDULES[self.schedule]
         return 0 if schedule.gemv else 3 if schedule.mainloop else 2
+
+    @property
+    def single(self) -> str:
+        """The family whose kernels multiply alike, one product of a size: of 2.x kernels of groups another one."""
+        return self.family.replace("grouped", "gemm")
 
     @property
     def slices(self) -> int:

@@ -210,6 +210,7 @@ def _epilogues() -> Iterator[Epilogue]:
     yield told("fused_gated_aux", aux=True, pairs="b")
     yield told("fused_gated_scaled", scaled=True, pairs="b")
     yield told("fused_d_gated", gated=True, pairs="d")
+    yield Epilogue("linearc_told", source=True, activation=TOLD)  # of 2.x kernels of groups
 
 
 EPILOGUES = {e.name: e for e in _epilogues()}

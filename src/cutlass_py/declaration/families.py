@@ -243,7 +243,7 @@ def _lean_declared() -> Iterator[GemmConfig]:
     for pair, design in product(_INT8, tiles.SM90_LEAN_DIRECT):
         yield _sm90(pair, "tn", "s32", "linearc", design, "s32")
     floats = [(dtype, dtype, layout) for dtype, layout in product(_HALVES, LAYOUTS)] + [("tf32", "f32", "tn")]
-    told = [e.name for e in EPILOGUES.values() if e.told and not e.scaled and not e.pairs]
+    told = [e.name for e in EPILOGUES.values() if e.told and e.bias and not e.scaled and not e.pairs]
     for (dtype, d, layout), epilogue, design in product(floats, told, tiles.SM90_LEAN_FUSED + tiles.SM90_LEAN_LAYER):
         yield _sm90((dtype, dtype), layout, d, epilogue, design)
     for (dtype, narrow, layout), design in product(floats, tiles.SM90_LEAN_DIRECT):
@@ -364,6 +364,53 @@ def _sm90_gemv() -> Iterator[GemmConfig]:
         yield from _gemv("sm90_gemv", pair, "tn", d)
 
 
+def _2x_grouped(
+    family: str, dtypes: Pair, layouts: Iterable[str], d: str, ladder: Ladder, accumulator: str = "f32"
+) -> Iterator[GemmConfig]:
+    epilogue = "linearc_told" if DTYPES[d].mantissa and accumulator in ("f32", "f64") else "linearc"
+    return _2x(family, dtypes, layouts, d, ladder, accumulator, epilogue, "persistent")
+
+
+# What groups divide is read by whole accesses where a line of it begins each, otherwise by single elements: groups of
+# rows with A along k (tn, tt), groups of k with both along the other axis (nt). Groups of columns store single ones.
+_WHOLE = ("tn", "tt", "nt")
+
+
+def _sm80_grouped_core() -> Iterator[GemmConfig]:
+    """Every dtype in every layout by single elements, and by whole accesses where those do."""
+    for dtype in _HALVES:
+        pair = (dtype, dtype)
+        yield from _2x_grouped("sm80_grouped", pair, _WHOLE, dtype, tiles.SM80_GROUPED_HALF)
+        yield from _2x_grouped("sm80_grouped", pair, LAYOUTS, dtype, tiles.SM80_GROUPED_HALF_ANY)
+    yield from _2x_grouped("sm80_grouped", ("tf32", "tf32"), _WHOLE, "f32", tiles.SM80_GROUPED_TF32)
+    yield from _2x_grouped("sm80_grouped", ("tf32", "tf32"), LAYOUTS, "f32", tiles.SM80_GROUPED_TF32_ANY)
+    yield from _2x_grouped("sm80_grouped", ("tf32x3", "tf32x3"), LAYOUTS, "f32", tiles.SM80_GROUPED_TF32X3)
+    yield from _2x_grouped("sm80_grouped", ("f64", "f64"), LAYOUTS, "f64", tiles.SM80_GROUPED_F64, "f64")
+    yield from _2x_grouped("sm80_grouped", ("c128", "c128"), LAYOUTS, "c128", tiles.C128, "c128")
+    for pair in _INT8:
+        yield from _2x_grouped("sm80_grouped", pair, ("tn",), "s32", tiles.SM80_GROUPED_INT8_ANY, "s32")
+    yield from _2x_grouped("sm80_grouped", ("s8", "s8"), ("tn",), "s32", tiles.SM80_GROUPED_INT8, "s32")
+
+
+def _sm80_grouped_declared() -> Iterator[GemmConfig]:
+    """All tiles of the single products' ladders."""
+    for dtype, ladder in product(_HALVES, (tiles.SM80_HALF, tiles.SM80_HALF_MORE)):
+        for d in (dtype, "f32"):
+            yield from _2x_grouped("sm80_grouped", (dtype, dtype), LAYOUTS, d, ladder)
+    for ladder in (tiles.SM80_TF32, tiles.SM80_TF32_MORE):
+        yield from _2x_grouped("sm80_grouped", ("tf32", "tf32"), LAYOUTS, "f32", ladder)
+    yield from _2x_grouped("sm80_grouped", ("tf32x3", "tf32x3"), LAYOUTS, "f32", tiles.SM80_TF32X3)
+    for ladder in (tiles.SM80_F64, tiles.SM80_F64_MORE):
+        yield from _2x_grouped("sm80_grouped", ("f64", "f64"), LAYOUTS, "f64", ladder, "f64")
+    for pair, ladder in product(_INT8, (tiles.SM80_INT8, tiles.SM80_INT8_MORE)):
+        yield from _2x_grouped("sm80_grouped", pair, ("tn",), "s32", ladder, "s32")
+
+
+def _simt_grouped() -> Iterator[GemmConfig]:
+    yield from _2x_grouped("simt_grouped", ("f32", "f32"), LAYOUTS, "f32", tiles.SIMT_F32)
+    yield from _2x_grouped("simt_grouped", ("c64", "c64"), LAYOUTS, "c64", tiles.SIMT_C64, "c64")
+
+
 def _sm90_f64() -> Iterator[GemmConfig]:
     yield from _2x("sm90_dgemm", ("f64", "f64"), LAYOUTS, "f64", tiles.SM90_F64, "f64")
     yield from _2x("sm90_dgemm", ("c128", "c128"), LAYOUTS, "c128", tiles.C128, "c128")
@@ -395,6 +442,9 @@ _ampere = partial(
     header="kernels/cutlass2x/gemm.cuh", launcher="Gemm2x", write=gemm_cpp.write, cpp_arch="cutlass::arch::Sm80",
     per_file=48, core_seconds=2.1,
 )  # fmt: skip
+_groups_on_ampere = partial(
+    _ampere, header="kernels/cutlass2x/grouped.cuh", launcher="Grouped2x", operation="grouped_gemm"
+)
 
 _gemv_family = partial(
     Family, api=0, header="kernels/gemv/gemm.cuh", launcher="Gemv", write=gemv_cpp.write, function=gemv_cpp.function,
@@ -465,6 +515,17 @@ FAMILIES = {
             declare=_sm80_declared,
         ),
         _ampere("simt_gemm", "exact f32 and c64 on the CUDA cores", declare_core=_simt),
+        _groups_on_ampere(
+            "sm80_grouped",
+            "groups of unequal size, and lists, by mma.sync tensor cores",
+            declare_core=_sm80_grouped_core,
+            declare=_sm80_grouped_declared,
+        ),
+        _groups_on_ampere(
+            "simt_grouped",
+            "groups of unequal size, and lists, of exact f32 and c64 on the CUDA cores",
+            declare_core=_simt_grouped,
+        ),
         _ampere(
             "sm90_dgemm",
             "f64 and c128 tensor cores with the sm90 instruction shape",

@@ -10,7 +10,7 @@ from .dtypes import DTYPES
 from .epilogues import Epilogue, epilogue_named
 
 _LAYOUT_CPP = {"t": "cutlass::layout::RowMajor", "n": "cutlass::layout::ColumnMajor"}
-# 2.x: operator class, instruction shape and operation by (family, dtype of A).
+# 2.x: operator class, instruction shape and operation by (family of single products, dtype of A).
 INSTRUCTION = {
     ("sm80_gemm", "f16"): ("TensorOp", (16, 8, 16), "OpMultiplyAdd"),
     ("sm80_gemm", "bf16"): ("TensorOp", (16, 8, 16), "OpMultiplyAdd"),
@@ -70,9 +70,10 @@ def _fields_3x(c: GemmConfig) -> dict[str, str]:
 
 
 def _fields_2x(family: Family, c: GemmConfig) -> dict[str, str]:
-    op_class, instruction, operation = INSTRUCTION[c.family, c.a]
-    activation, this = epilogue_named(c.epilogue).activation, f"config_{c.name}"
-    plain = activation == "identity"
+    op_class, instruction, operation = INSTRUCTION[c.single, c.a]
+    epilogue, this = epilogue_named(c.epilogue), f"config_{c.name}"
+    activated = f"Activated2x<{this}, Compute, activation::{epilogue.activation}>"
+    plain = epilogue.activation == "identity"
     return {
         "using Arch": family.cpp_arch,
         "using OpClass": f"cutlass::arch::OpClass{op_class}",
@@ -85,7 +86,7 @@ def _fields_2x(family: Family, c: GemmConfig) -> dict[str, str]:
         "static constexpr int align_d": str(c.align_d),
         "static constexpr bool stream_k": str(SCHEDULES[c.schedule].stream_k).lower(),
         "template <class Compute> using Epilogue": (
-            f"Linear2x<{this}, Compute>" if plain else f"Activated2x<{this}, Compute, activation::{activation}>"
+            f"Linear2x<{this}, Compute>" if plain else f"Told2x<{this}, Compute>" if epilogue.told else activated
         ),
     }
 

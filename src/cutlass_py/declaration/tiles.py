@@ -443,9 +443,18 @@ SM80_INT8_MORE: Ladder = {
 }
 SM80_HALF_SMALL: Ladder = {4: [((32, 32, 64), (16, 16, 64), 6)], 1: [((32, 32, 64), (16, 16, 64), 2)]}  # along k alone
 SM80_STREAMK: Ladder = {8: [((128, 128, 32), (64, 64, 32), 4)]}
+# Of groups in core: of whole accesses, and of single elements (`ANY`), which do for whatever groups divide.
+SM80_GROUPED_HALF: Ladder = {8: SM80_HALF[8]}
+SM80_GROUPED_HALF_ANY: Ladder = {1: SM80_HALF[1][1:]}
+SM80_GROUPED_TF32: Ladder = {4: SM80_TF32[4][:1]}
+SM80_GROUPED_TF32_ANY: Ladder = {1: SM80_TF32[1][1:2]}
+SM80_GROUPED_TF32X3: Ladder = {1: SM80_TF32X3[1]}
+SM80_GROUPED_INT8: Ladder = {16: SM80_INT8[16]}
+SM80_GROUPED_INT8_ANY: Ladder = {1: SM80_INT8[1]}
 SIMT_F32: Ladder = {1: [((128, 128, 8), (32, 64, 8), 4), ((64, 64, 8), (32, 32, 8), 4)]}
 SIMT_C64: Ladder = {1: [((64, 64, 8), (32, 32, 8), 4)]}
 SM80_F64: Ladder = {1: [((128, 128, 16), (32, 64, 16), 3), ((64, 64, 16), (32, 32, 16), 3)]}
+SM80_GROUPED_F64: Ladder = {1: SM80_F64[1][1:]}
 SM80_F64_MORE: Ladder = {1: [((32, 32, 16), (16, 16, 16), 5), ((16, 32, 16), (16, 16, 16), 5)]}
 SM90_F64: Ladder = {
     1: [

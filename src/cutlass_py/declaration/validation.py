@@ -99,6 +99,8 @@ class Resolved:
         """Whose template it is."""
         if self.wgmma:
             return FAMILIES[self.schedule.family]
+        if self.schedule.grouping:
+            return FAMILIES["simt_grouped" if self.given.instruction == SIMT else "sm80_grouped"]
         if self.given.instruction == SIMT:
             return FAMILIES["simt_gemm"]
         return FAMILIES["sm90_dgemm" if self.given.arch == "90a" else "sm80_gemm"]
@@ -394,6 +396,8 @@ def _arch_2x(k: Resolved) -> _Faults:
         yield Fault("cluster", k.given.cluster, "(1, 1, 1): clusters are of wgmma kernels")
     if k.given.arch == "90a" and k.given.instruction == SIMT:
         yield Fault("arch", "90a", "80, or none: simt has no instruction of Hopper's own")
+    elif k.given.arch == "90a" and k.schedule.grouping:
+        yield Fault("arch", "90a", "80, or none: kernels of groups have no instruction of Hopper's own")
 
 
 def _half_line(k: Resolved, extent: int, along_k: bool) -> bool:
@@ -426,9 +430,9 @@ def _warps(k: Resolved) -> _Faults:
 
 @_check("tile", api=2)
 def _instruction(k: Resolved) -> _Faults:
-    if (k.family.name, k.a) not in INSTRUCTION:
+    if (k.config.single, k.a) not in INSTRUCTION:
         return
-    shape = INSTRUCTION[k.family.name, k.a][1]
+    shape = INSTRUCTION[k.config.single, k.a][1]
     if k.tile[2] % shape[2]:
         yield Fault("tile", k.tile, f"k a multiple of {shape[2]}, the instruction's")
     depth, wide = k.tile[2] * k.size, k.size >= 8
@@ -491,9 +495,13 @@ def _shared_2x(k: Resolved) -> _Faults:
 def _epilogue_2x(k: Resolved) -> _Faults:
     e, name = k.epilogue, k.epilogue.name
     known = "'linearc', or 'linearc_' and an activation"
-    if not e.source or e.bias or e.aux or e.bias_grad or e.scaled or e.gated or e.told:
+    if e.told and not k.schedule.grouping:
+        yield Fault("epilogue", name, f"{known}: kernels of groups alone are told one")
+    elif not e.source or e.bias or e.aux or e.bias_grad or e.scaled or e.gated:
         yield Fault("epilogue", name, f"{known}: what a 2.x kernel fuses")
-    elif e.activation != "identity" and (k.accumulator != "f32" or k.schedule.stream_k):
+    elif e.told and k.accumulator not in ("f32", "f64"):
+        yield Fault("epilogue", name, "'linearc': activations are of real sums in f32 or f64")
+    elif not (e.told or e.activation == "identity") and (k.accumulator != "f32" or k.schedule.stream_k):
         yield Fault("epilogue", name, "'linearc': activations are fused beside sums in f32, and not by stream-K")
 
 

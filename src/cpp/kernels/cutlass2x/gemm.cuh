@@ -72,6 +72,32 @@ using Activated2x = cutlass::epilogue::thread::LinearCombinationGeneric<
     ActivationFunctor<F, sizeof(typename Config::D) <= 2, Compute>::template Of, typename Config::D, Config::align_d,
     typename Config::Accumulator, Compute>;
 
+// Through one that the launch tells. Where it is chosen is compiled once, and not for each access of a tile.
+template <bool Fast, class T>
+struct ToldActivation {
+  struct Parameters {
+    T values[2] = {};
+    activation::Number function{};
+  };
+  template <class Fragment>
+  struct Of {
+    using Arguments = Parameters;
+    __device__ Fragment operator()(const Fragment& x, const Parameters& p) const {
+      Fragment y;
+      activation::with_activation<Fast, false>(p.function, [&](auto f) {
+#pragma unroll
+        for (int i = 0; i < Fragment::kElements; ++i) y[i] = decltype(f)::apply(x[i], p.values);
+      });
+      return y;
+    }
+  };
+};
+template <class Config, class Compute>
+using Told2x = cutlass::epilogue::thread::LinearCombinationGeneric<
+    ToldActivation<sizeof(typename Config::D) <= 2, Compute>::template Of, typename Config::D, Config::align_d,
+    typename Config::Accumulator, Compute, cutlass::epilogue::thread::ScaleType::Default,
+    cutlass::FloatRoundStyle::round_to_nearest, true>;
+
 // The device type of a configuration; one that has such a type already is taken at its word (wrap_device_gemm.cuh).
 template <class Config, class = void>
 struct Device2x {
@@ -90,11 +116,15 @@ struct Device2x<Config, std::void_t<typename Config::Device>> {
   using type = typename Config::Device;
 };
 
-// Whether an epilogue has run-time parameters of its own (Activated2x).
+// Whether an epilogue has run-time parameters of its own (Activated2x), and is told its activation (Told2x).
 template <class Params, class = void>
 constexpr bool has_values = false;
 template <class Params>
 constexpr bool has_values<Params, std::void_t<decltype(Params::values)>> = true;
+template <class Params, class = void>
+constexpr bool is_told = false;
+template <class Params>
+constexpr bool is_told<Params, std::void_t<decltype(Params::function)>> = true;
 
 // The kernel of a configuration, and what its epilogue is told.
 template <class Config>
@@ -121,8 +151,26 @@ struct Parts2x {
     if (!e.bias.data) params.beta_ptr = static_cast<const Compute*>(e.beta.device);
     if constexpr (has_values<typename Epilogue::Params>)
       params.values[0] = Compute(e.parameters[0]), params.values[1] = Compute(e.parameters[1]);
+    if constexpr (is_told<typename Epilogue::Params>) params.function = activation::Number(e.activation);
     return params;
   }
+};
+
+// Thread blocks of a kernel that a multiprocessor holds at once. Each device is asked once, and not twice in every
+// call.
+class Occupancy {
+ public:
+  int operator()(const void* function, int threads, int smem_bytes, int device) {
+    std::atomic<int>& blocks = known_[device & 63];
+    if (blocks.load(std::memory_order_relaxed)) return blocks;
+    int found = 0;
+    if (cudaOccupancyMaxActiveBlocksPerMultiprocessor(&found, function, threads, smem_bytes)) cudaGetLastError();
+    if (found > 0) blocks = found;
+    return found > 0 ? found : 1;
+  }
+
+ private:
+  std::atomic<int> known_[64]{};
 };
 
 template <class Config, class Parts = Parts2x<Config>>
@@ -174,18 +222,10 @@ struct Gemm2x {
 
   static int registers() { return registers_of(function()); }
 
-  // Thread blocks that a multiprocessor holds at once: stream-K spreads its work over all of them. Each device is asked
-  // once, and not twice in every call.
+  // Stream-K spreads its work over all of them.
   static int occupancy(int device) {
-    static std::atomic<int> known[64];
-    std::atomic<int>& blocks = known[device & 63];
-    if (blocks.load(std::memory_order_relaxed)) return blocks;
-    int found = 0;
-    if (cudaOccupancyMaxActiveBlocksPerMultiprocessor(&found, function(), Kernel::kThreadCount, smem_bytes)) {
-      cudaGetLastError();
-    }
-    if (found > 0) blocks = found;
-    return found > 0 ? found : 1;
+    static Occupancy known;
+    return known(function(), Kernel::kThreadCount, smem_bytes, device);
   }
 
   static typename Kernel::Params params_of(const CutlassPyGemm& g, const CutlassPyLaunch& launch) {

@@ -23,7 +23,77 @@ struct Groups {
   }
 };
 
-// Tiles of groups, which are found as they are needed: a warp looks at 32 groups at a time. All of its lanes take part.
+// A warp looks at 32 groups at a time, a lane at one of them. All of its lanes take part.
+constexpr int kGroupsAtOnce = 32;
+__device__ inline int lane_of_groups() { return int(threadIdx.x) % kGroupsAtOnce; }
+// Up to this lane, no more than so many.
+__device__ inline uint32_t sum_up_to(uint32_t x, uint32_t most) {
+#pragma unroll
+  for (int by = 1; by < kGroupsAtOnce; by *= 2) {
+    const uint32_t other = from_below(x, by);
+    if (lane_of_groups() >= by) x = min(x + other, most);
+  }
+  return x;
+}
+
+// Where a lane's group lies.
+class GroupLines {
+ public:
+  int begin, end;
+
+  // Of groups behind those that were looked at before.
+  __device__ void look(const Groups& groups, int group) {
+    const bool there = group < groups.count;
+    begin = end = 0;
+    if (there && groups.kind == CUTLASS_PY_GROUP_ENDS) {
+      begin = group ? groups.number(group - 1) : 0, end = groups.number(group);
+    } else if (there && groups.kind == CUTLASS_PY_GROUP_STARTS) {
+      begin = groups.number(group), end = groups.number(group + 1);
+    } else if (there) {
+      end = groups.number(group);
+    }
+    if (groups.kind == CUTLASS_PY_GROUP_SIZES) {
+      const uint32_t total = uint32_t(groups.total), upto = min(before_ + sum_up_to(uint32_t(end), total), total);
+      const uint32_t below = from_below(upto, 1);
+      begin = int(lane_of_groups() ? below : before_), end = int(upto);
+      before_ = from_lane(upto, kGroupsAtOnce - 1);
+    }
+    end = max(begin, end);
+  }
+
+ private:
+  uint32_t before_ = 0;  // lines in front of these
+};
+
+// Which group a tile is of, and which of its tiles: they are numbered group by group.
+class TileScan {
+ public:
+  int first = -kGroupsAtOnce, lane = 0, place = 0;  // of the groups looked at; among them, the one found; its tile
+
+  // The i-th tile, none before one that was found: false behind the last one. look(group): how many this lane's has.
+  template <class Look>
+  __device__ bool find(int i, int count, Look look) {
+    uint32_t found;
+    while (!(found = lanes_where(uint32_t(i) - before_ < upto_))) {
+      before_ = min(before_ + from_lane(upto_, kGroupsAtOnce - 1), kMost);
+      first += kGroupsAtOnce;
+      if (first >= count || before_ == kMost) return false;
+      const int group = first + lane_of_groups();
+      const uint32_t tiles = look(group);
+      upto_ = sum_up_to(group < count ? min(tiles, kMost) : 0, kMost);
+    }
+    lane = first_lane(found);
+    const uint32_t in_front = from_lane(upto_, max(lane - 1, 0));
+    place = i - int(before_) - (lane ? int(in_front) : 0);
+    return true;
+  }
+
+ private:
+  static constexpr uint32_t kMost = 1u << 30;
+  uint32_t before_ = 0, upto_ = 0;  // tiles in front of these groups; up to this lane's last one, of these
+};
+
+// Tiles of groups, which are found as they are needed.
 struct GroupedTiles {
   const Groups& groups;
   const TileOrder& order;
@@ -35,7 +105,6 @@ struct GroupedTiles {
   __device__ GroupedTiles(const Groups& groups, const TileOrder& order, int first, int step, int tile, int others,
                           bool along_m)
       : groups(groups), order(order), step(step), tile(tile), others(others), along_m(along_m), i(first) {
-    look();
     find();
   }
   __device__ bool left() const { return batch < groups.count; }
@@ -45,61 +114,19 @@ struct GroupedTiles {
   }
 
  private:
-  static constexpr uint32_t kMost = 1u << 30;
-  int first_ = 0;                   // of 32 groups
-  uint32_t before_ = 0, line_ = 0;  // tiles and lines in front of these
-  int own_begin_, own_end_;         // of this lane's group
-  uint32_t own_last_;               // tiles up to its last one, of these 32
-
-  static __device__ int lane() { return int(threadIdx.x) % 32; }
-  // Up to this lane, no more than so many.
-  static __device__ uint32_t sum(uint32_t x, uint32_t most) {
-#pragma unroll
-    for (int by = 1; by < 32; by *= 2) {
-      const uint32_t other = from_below(x, by);
-      if (lane() >= by) x = min(x + other, most);
-    }
-    return x;
-  }
-
-  __device__ void look() {
-    const int group = first_ + lane();
-    const bool there = group < groups.count;
-    int begin = 0, end = 0;
-    if (there && groups.kind == CUTLASS_PY_GROUP_ENDS) {
-      begin = group ? groups.number(group - 1) : 0, end = groups.number(group);
-    } else if (there && groups.kind == CUTLASS_PY_GROUP_STARTS) {
-      begin = groups.number(group), end = groups.number(group + 1);
-    } else if (there) {
-      end = groups.number(group);
-    }
-    if (groups.kind == CUTLASS_PY_GROUP_SIZES) {
-      const uint32_t size = uint32_t(end),
-                     upto = min(line_ + sum(size, uint32_t(groups.total)), uint32_t(groups.total));
-      const uint32_t below = from_below(upto, 1);
-      begin = int(lane() ? below : line_), end = int(upto);
-      line_ = from_lane(upto, 31);
-    }
-    own_begin_ = begin, own_end_ = max(begin, end);
-    const uint32_t tiles = tile ? uint32_t((own_end_ - begin + tile - 1) / tile) * uint32_t(others) : uint32_t(others);
-    own_last_ = sum(there ? min(tiles, kMost) : 0, kMost);
-  }
+  TileScan scan_;
+  GroupLines own_;
 
   __device__ void find() {
-    uint32_t found;
-    while (!(found = lanes_where(uint32_t(i) - before_ < own_last_))) {
-      before_ = min(before_ + from_lane(own_last_, 31), kMost);
-      first_ += 32;
-      if (first_ >= groups.count || before_ == kMost) {
-        batch = groups.count;
-        return;
-      }
-      look();
-    }
-    const int at = first_lane(found);
-    const uint32_t in_front = from_lane(own_last_, max(at - 1, 0));
-    batch = first_ + at, begin = from_lane(own_begin_, at), end = from_lane(own_end_, at);
-    place(i - int(before_) - (at ? int(in_front) : 0));
+    const bool found = scan_.find(i, groups.count, [&](int group) {
+      own_.look(groups, group);
+      const int lines = own_.end - own_.begin;
+      return tile ? uint32_t((lines + tile - 1) / tile) * uint32_t(others) : uint32_t(others);
+    });
+    batch = found ? scan_.first + scan_.lane : groups.count;
+    if (!found) return;
+    begin = from_lane(own_.begin, scan_.lane), end = from_lane(own_.end, scan_.lane);
+    place(scan_.place);
   }
 
   // Of a group's tiles the i-th one: in bands, as TileOrder has them.

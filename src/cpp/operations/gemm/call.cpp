@@ -9,14 +9,27 @@
 #include "operations/gemm/facts.h"
 #include "operations/gemm/gated.h"
 #include "operations/gemm/launch_key.h"
+#include "operations/gemm/uneven.h"
 
 namespace cutlass_py {
 namespace {
 
 using device::Stream;
 
+// Of a list each product is checked as if it were alone.
+Call of_lists(const Request& request) {
+  if (request.gated) refuse_beside_lists("gated");
+  for (size_t i = 0; i < uneven::count_of(request); ++i) {
+    const uneven::Product one(request, i);
+    check_possible_overlaps(canonicalise(one.request).possible_overlaps);
+  }
+  Call call = uneven::canonicalise(request);
+  uneven::check_apart(request, call.problem.has_c());
+  return call;
+}
+
 Call canonical_call(const Request& request, const Keywords& keywords) {
-  Call call = canonicalise(request);
+  Call call = request.uneven ? of_lists(request) : canonicalise(request);
   call.problem.kernel = kernel_id(keywords.kernel);
   call.problem.jit = jit_allowed;
   check_possible_overlaps(call.possible_overlaps);
@@ -43,6 +56,23 @@ nb::object gated_apart(Request request, const Call& call, Execution& execution, 
   return execution.finish(keywords.out);
 }
 
+// Lists whose matrices differ: one launch where a kernel takes them.
+void run_lists(Execution& execution, Operands& operands, const Request& request, const Keywords& keywords) {
+  Call call = canonical_call(request, keywords);
+  bool divided = execution.on_host() || uneven::apart(request);
+  if (!divided && !nothing_to_do(call.problem)) divided = plan_during(execution, call.problem).divided;
+  Workspace none;
+  if (!divided) return run_call(execution, operands, call, nullptr, none);
+  if (!request.at(Role::out)) place_result(call, execution.new_result(new_result(call)));
+  execution.run([&] {
+    for (size_t i = 0; i < uneven::count_of(request); ++i) {
+      uneven::Product one(request, i);
+      if (!call.made.empty()) one.request.operands[int(Role::out)] = &call.made[i];
+      run_one(execution, one.request, call.problem.kernel);
+    }
+  });
+}
+
 }  // namespace
 
 Plan plan_during(const Execution& execution, const Problem& problem) {
@@ -56,8 +86,9 @@ void check_devices(const Operands& operands) {
   operands.each([&](const View& view) { check_same_device(a, view.operand); });
 }
 
-void run_one(const Execution& execution, const Request& request) {
+void run_one(const Execution& execution, const Request& request, int32_t kernel) {
   Call call = canonicalise(request);
+  call.problem.kernel = kernel;
   call.problem.jit = jit_allowed;
   if (nothing_to_do(call.problem)) return;
   if (is_apart(call.problem, execution)) {
@@ -81,6 +112,10 @@ nb::object gemm(Operands& operands, const Keywords& keywords) {
   check_devices(operands);
   Execution execution(operands, *operands[Role::a], operands[Role::out], keywords.stream);
   const Request request = request_from(operands, keywords);
+  if (request.uneven) {
+    run_lists(execution, operands, request, keywords);
+    return execution.finish(keywords.out);
+  }
   // The number of a kernel is asked of Python; what is told of calls is told of canonical ones.
   const bool kept =
       !execution.on_host() && keywords.kernel.is_none() && !instrumentation::asked_for(instrumentation::kAnything);
@@ -188,7 +223,8 @@ size_t scratch_bytes_of(nb::handle a, nb::handle b, const Keywords& keywords, nb
 }
 
 size_t scratch_bytes_of(const Call& call, nb::handle chosen, int sm_count) {
-  if (call.problem.pointers) refuse(Refusal("lists of matrices have no scratch of their caller's"));
+  if (call.problem.pointers || call.problem.grouped == 'l')
+    refuse(Refusal("lists of matrices have no scratch of their caller's"));
   DevicePlan plan = device_plan(chosen);
   plan.sm_count = sm_count;
   // Kernels are asked on the device that they will run on; where there is none, the call is for another machine.

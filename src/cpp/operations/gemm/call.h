@@ -2,6 +2,7 @@
 // the package.
 #pragma once
 
+
 #include "operations/gemm/keywords.h"
 #include "operations/gemm/plan.h"
 #include "runtime/execution.h"
@@ -17,8 +18,9 @@ void check_devices(const Operands& operands);
 // That of the plan table; nothing is tuned for it while the call's stream is captured.
 Plan plan_during(const Execution& execution, const Problem& problem);
 
-// One product of many that a call is made of: by the plan of its own class. It has all its memory.
-void run_one(const Execution& execution, const Request& request);
+// One product of many that a call is made of: by the plan of its own class, or by the kernel of that number. It has all
+// its memory.
+void run_one(const Execution& execution, const Request& request, int32_t kernel = -1);
 
 // Memory for scratch that a caller brings.
 class Workspace {

@@ -373,12 +373,17 @@ Operand new_result(const Call& call) {
   x.dtype = call.problem.d;
   x.device = call.problem.device;
   x.set_row_major(call.out_shape, call.out_rank);
+  if (!call.made.empty()) x.matrices = &call.made;
   return x;
 }
 
 void place_result(Call& call, void* data) {
   call.d.data = data;
-  if (!call.problem.pointers) return;
+  for (Operand& each : call.made) {
+    each.data = static_cast<char*>(data) + reinterpret_cast<uintptr_t>(each.data);
+    call.pointers_d.push_back(each.data);
+  }
+  if (!call.problem.pointers || !call.made.empty()) return;
   const int64_t step = call.d.batch * element_size(call.d);
   for (int64_t i = 0; i < call.problem.batch; ++i) call.pointers_d.push_back(static_cast<char*>(data) + i * step);
 }

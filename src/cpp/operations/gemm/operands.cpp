@@ -64,7 +64,10 @@ void Operands::describe(Request& request) {
   request.user = user_.get();
   request.lists = has_lists();
   if (request.lists) check_lists();
-  each_operand([&](int index, const Operand& operand) { request.operands[index] = &operand; });
+  each_operand([&](int index, const Operand& operand) {
+    request.operands[index] = &operand;
+    request.uneven |= operand.uneven;
+  });
 }
 
 }  // namespace cutlass_py

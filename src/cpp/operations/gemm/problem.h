@@ -73,7 +73,7 @@ struct Problem {
   bool jit = false;    // a declared kernel may be compiled for it
   int16_t splits = 0;  // parts of k asked for; 0: selection decides, -1: stream-K
   // A grouped product (operations/grouped_gemm): the axis that groups divide, whose extent is that of all together; of
-  // whatever is batched each has a matrix.
+  // whatever is batched each has a matrix. 'l': lists whose matrices differ (uneven.h), extents are the usual ones.
   char grouped = 0;
   GroupRows rows = GroupRows::together;
   bool told = false;     // where groups lie, the host knows
@@ -206,6 +206,9 @@ struct Call {
   std::vector<UserOperand> user;  // in place of that epilogue, where the user wrote one
   // Lists of matrices: the addresses of each one's elements; the matrices above describe the first.
   std::vector<void*> pointers_a, pointers_b, pointers_c, pointers_d;
+  // And where those differ, the extents of each product; and new results, that far from the first one's address.
+  std::vector<CutlassPyExtents> extents;
+  std::vector<Operand> made;
   // Of a grouped product: where its groups lie; and, where the host knows, the end of each, which `groups` then is to
   // get the address of.
   CutlassPyGroups groups{};
@@ -246,6 +249,7 @@ struct Request {
   const UserRequest* user = nullptr;
   bool gated = false;    // columns of b are gates and values; or, where the activation is a derivative, those of out
   bool lists = false;    // a, b, c and out may be lists; the first extent of those that are is their length
+  bool uneven = false;   // the matrices of one are not alike
   bool grouped = false;  // of a batch each product has a size of its own: it is no taller one
 
   const Operand* at(Role role) const { return operands[int(role)]; }

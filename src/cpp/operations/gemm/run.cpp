@@ -353,6 +353,7 @@ void run_list(const Call& call, const DevicePlan& plan, Stream stream) {
   const std::vector<void*>* lists[] = {&call.pointers_a, &call.pointers_b, &call.pointers_d, &call.pointers_c};
   size_t offsets[4] = {};
   for (int i = 0; i < 4; ++i) offsets[i] = scratch.reserve(lists[i]->size() * sizeof(void*));
+  const size_t extents_offset = scratch.reserve(call.extents.size() * sizeof(CutlassPyExtents));
   const size_t workspace_offset = scratch.reserve(plan.kernel->workspace_size(&g, &where));
   scratch.allocate();
   for (int i = 0; i < 4; ++i) {
@@ -362,6 +363,14 @@ void run_list(const Call& call, const DevicePlan& plan, Stream stream) {
   }
   g.a = scratch.at(offsets[0]), g.b = scratch.at(offsets[1]), g.d = scratch.at(offsets[2]);
   if (!call.pointers_c.empty()) g.epilogue.c.data = scratch.at(offsets[3]);
+  if (!call.extents.empty()) {
+    void* extents = scratch.at(extents_offset);
+    constexpr int64_t words = sizeof(CutlassPyExtents) / sizeof(void*);
+    const auto* from = reinterpret_cast<const void* const*>(call.extents.data());
+    check(elementwise().write_pointers(from, int64_t(call.extents.size()) * words, extents, stream), plan,
+          "writing extents");
+    g.extents = static_cast<const CutlassPyExtents*>(extents);
+  }
   where.workspace = scratch.at(workspace_offset);
   launch(plan, &g, where);
 }

@@ -23,7 +23,12 @@ class GemmSample final : public Sample {
     read_numbers();
     call_.pairs = pairs_of(call_);
     if (p.pointers) list_matrices();
-    if (p.grouped) lay_groups();
+    if (p.grouped == 'l') {
+      const CutlassPyExtents each{p.m, p.n, p.k, call_.lda, call_.ldb, call_.epilogue.c.row, call_.ldd};
+      call_.extents.assign(size_t(p.batch), each);
+    } else if (p.grouped) {
+      lay_groups();
+    }
   }
   size_t bytes() const override { return bytes_; }
   void queue(size_t choice, Stream stream) override { run_by_plan(call_, plans_[choice], stream); }
@@ -101,7 +106,7 @@ class GemmSample final : public Sample {
 
   // Whether groups share an operand, of which each has some lines.
   bool divided(Shape shape) const {
-    if (!p_.grouped || p_.stacked()) return false;
+    if (!p_.grouped || p_.grouped == 'l' || p_.stacked()) return false;
     return shape == Shape::left ? p_.grouped != 'n' : shape == Shape::right ? p_.grouped != 'm' : p_.grouped != 'k';
   }
 

@@ -28,10 +28,10 @@ double waves(const TiledDesign& x, int64_t tiles, int64_t steps) {
 
 }  // namespace
 
-double TiledDesign::microseconds(const Problem& p, int64_t length, int64_t batch) const {
-  const double rows = p.m, columns = p.n, along = double(length);
-  const double moved = double(batch) * (size * (rows * along + along * columns) + rows * columns * d_size);
-  const int64_t tiles = blocks_of(p.m, m) * blocks_of(p.n, n) * batch;
+double TiledDesign::microseconds(int64_t rows, int64_t columns, int64_t length, int64_t batch) const {
+  const double high = double(rows), wide = double(columns), along = double(length);
+  const double moved = double(batch) * (size * (high * along + along * wide) + high * wide * d_size);
+  const int64_t tiles = blocks_of(rows, m) * blocks_of(columns, n) * batch;
   return fixed + norm(waves(*this, tiles, blocks_of(length, k)), moved / memory) + deal;
 }
 

@@ -23,8 +23,12 @@ struct TiledDesign {
   double memory;     // bytes that come in a microsecond
   int sm_count;
 
-  // Of so many products as a problem's, each of this length of k.
-  double microseconds(const Problem& p, int64_t length, int64_t batch) const;
+  // Of so many products of a size.
+  double microseconds(int64_t rows, int64_t columns, int64_t length, int64_t batch) const;
+  // As a problem's, each of this length of k.
+  double microseconds(const Problem& p, int64_t length, int64_t batch) const {
+    return microseconds(p.m, p.n, length, batch);
+  }
 };
 
 }  // namespace cutlass_py

@@ -145,14 +145,14 @@ class Interface(operation.Interface):
         return group_rejection or self._block_rejection(p) or self._list_rejection(p) or self._vector_rejection(p)
 
     def _group_rejection(self, p: Problem) -> str | None:
-        wanted = {"": "", "k": "depth"}.get(p.grouped, "lines")
-        if wanted != self.grouping:
-            words = {"": "one product of a size", "lines": "groups of rows or columns", "depth": "groups of k"}
+        wanted = {"": "", "k": "depth", "l": "any"}.get(p.grouped, "lines")
+        if wanted != self.grouping and not (p.grouped and self.grouping == "any"):
+            words = {"": "one product of a size", "lines": "groups of rows or columns", "depth": "groups of k",
+                     "any": "products of any sizes"}  # fmt: skip
             return f"computes {words[self.grouping]}; asked for are {words[wanted]}"
-        along_k = {"m": self.layout[0] == "t", "n": self.layout[1] == "n"}.get(p.grouped, True)
-        if not along_k and not p.stacked:
-            return f"reads {'a' if p.grouped == 'm' else 'b'} by whole granules, at which not every group begins"
-        if p.grouped == "n" and p.c:
+        if reason := self._divided_rejection(p):
+            return reason
+        if p.grouped == "n" and p.c and self.granules:
             return "reads c by whole granules, at which not every group of columns begins"
         return None
 
@@ -164,6 +164,19 @@ class Interface(operation.Interface):
             return "multiplies; there is no product"
         if p.pairs == "b" and self.layout[1] == "t" and p.n % self.align_b:
             return f"reads values by whole granules of {self.align_b} elements behind {p.n} gates"
+        return None
+
+    def _divided_rejection(self, p: Problem) -> str | None:
+        """A group may begin at any line: what it divides is read, and written, by single elements, or along the other
+        axis."""
+        a_along_k, b_along_k = self.layout[0] == "t", self.layout[1] == "n"
+        divides_a = (p.grouped == "m" and not a_along_k and not p.stacked) or (p.grouped == "k" and a_along_k)
+        divides_b = (p.grouped == "n" and not b_along_k and not p.stacked) or (p.grouped == "k" and b_along_k)
+        for name, divided, align in (("a", divides_a, self.align_a), ("b", divides_b, self.align_b)):
+            if divided and (self.lean or align > 1):
+                return f"reads {name} by whole granules, at which not every group begins"
+        if self.api == 2 and p.grouped == "n" and self.align_d > 1:
+            return f"writes vectors of {self.align_d} along n, at which not every group begins"
         return None
 
     def _block_rejection(self, p: Problem) -> str | None:
@@ -185,7 +198,7 @@ class Interface(operation.Interface):
             return "takes lists of matrices; a and b are arrays"
         if p.pointers and not self.takes_lists:
             return "takes arrays; the operands are lists of matrices"
-        one_launch = self.api == 2 and (p.pointers or self.stream_k or p.user >= 0)
+        one_launch = self.api == 2 and not self.grouping and (p.pointers or self.stream_k or p.user >= 0)
         if one_launch and p.n > _MOST_COLUMNS:
             return f"is one launch, which reaches n = {_MOST_COLUMNS}; n is {p.n}"
         if self.stream_k and self.api == 2 and p.batch > 1:
@@ -240,7 +253,8 @@ class Interface(operation.Interface):
 
     def _bias_detour(self, p: Problem) -> str | None:
         e = self.epilogue
-        as_c = self.bias_as_c and e.source and not p.c and p.bias_axis == "n" and not p.pointers
+        listed = p.pointers and not p.grouped  # whose addresses are all that there is of c
+        as_c = self.bias_as_c and e.source and not p.c and p.bias_axis == "n" and not listed
         if p.bias_axis not in e.bias and not as_c:
             return f"adds no bias along {p.bias_axis}; one is given"
         if p.bias != self.bias:

@@ -24,8 +24,8 @@ _WARPS, _REGISTERS, _SHARED = 48, 200_000, 200_000  # that a multiprocessor has 
 
 
 def rate_name(c: GemmConfig) -> str:
-    """The constant that has a kernel's rate: of its family, and of what it multiplies."""
-    return f"rate {c.family} {c.a}"
+    """The constant that has a kernel's rate: of its family, or that of single products, and of what it multiplies."""
+    return f"rate {c.single} {c.a}"
 
 
 def design_of(c: GemmConfig, gpu: Gpu, d_size: int) -> _core.TiledDesign:
@@ -35,7 +35,7 @@ def design_of(c: GemmConfig, gpu: Gpu, d_size: int) -> _core.TiledDesign:
     size, (wm, wn, _) = DTYPES[c.a].itemsize, _warp(c)
     rate, warps = x[rate_name(c)] * 1e6 / gpu.sm_count, tm // wm * (tn // wn)
     moved = (warps * (wm + wn) + tm + tn) * tk * size  # to the tensor cores, and into shared memory
-    turned = x["turned"] if c.family == "simt_gemm" else 1.0
+    turned = x["turned"] if c.single == "simt_gemm" else 1.0
     lines = tm * (turned if c.layout[0] == "t" else 1) + tn * (turned if c.layout[1] == "n" else 1)
     copied = lines * tk / c.align / x["copies"] if c.align else 0.0
     return _core.TiledDesign(

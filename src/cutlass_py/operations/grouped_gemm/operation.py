@@ -11,7 +11,7 @@ from dataclasses import replace
 from math import ceil
 from typing import Any
 
-from ..._core import Problem
+from ..._core import Problem, TiledDesign
 from ...arrays.gpu import Gpu
 from ...declaration.config import SCHEDULES, GemmConfig
 from ...kernels.adaptation import Way
@@ -21,6 +21,7 @@ from ...kernels.operation import Groups, Timed
 from ..gemm import metadata, wgmma_estimate
 from ..gemm.call import KernelCall
 from ..gemm.cost import Estimates
+from ..gemm.cost import design_of as tiled_design
 from ..gemm.operation import Gemm
 from . import problem_text, problems
 from .arguments import GroupedArguments
@@ -38,7 +39,7 @@ def mean_product(p: Problem, c: GemmConfig | None = None) -> tuple[int, int, int
         return min(p.expected, total) if p.expected else total if p.stacked else ceil(total / groups)
 
     one = {"m": extent("m", p.m), "n": extent("n", p.columns_of_b), "k": extent("k", p.k)}
-    if c and p.grouped != "k" and not p.stacked:
+    if c and p.grouped in ("m", "n") and not p.stacked:
         tile = c.tile[(p.grouped == "n") != SCHEDULES[c.schedule].swap]
         tiles = one[p.grouped] / tile + 0.5
         if tiles > 1:  # as a number of whole groups that have as many tiles together
@@ -112,11 +113,15 @@ class GroupedGemm(Gemm):
         return self._microseconds(kernel, p, gpu), kernel, way, 1
 
     def tile_order(self, kernel: CutlassKernel, p: Problem, gpu: Gpu) -> tuple[int, int]:
-        """That of a product of the mean size."""
+        """That of a product of the mean size; 2.x kernels have one of their own."""
+        if kernel.config.api == 2:
+            return 0, 1
         return wgmma_estimate.estimate(kernel.config, gpu, *mean_product(p, kernel.config), p.activation)[1:]
 
     def tile_orders(self, kernel: CutlassKernel, p: Problem) -> Iterable[tuple[int, int]]:
         """Those of a product of the mean size."""
+        if kernel.config.api == 2:
+            return ()
         m, n, _, _ = mean_product(p, kernel.config)
         orders = wgmma_estimate.design_of(kernel.config).orders(m, n)
         return orders if len(orders) > 1 else ()
@@ -130,7 +135,10 @@ class GroupedGemm(Gemm):
         return None
 
     def _microseconds(self, kernel: CutlassKernel, p: Problem, gpu: Gpu) -> float:
-        return wgmma_estimate.estimate(kernel.config, gpu, *mean_product(p, kernel.config), p.activation)[0]
+        one = mean_product(p, kernel.config)
+        if isinstance(design := tiled_design(kernel.config, p, gpu), TiledDesign):
+            return design.of_product(*one)
+        return wgmma_estimate.estimate(kernel.config, gpu, *one, p.activation)[0]
 
 
 OPERATION = GroupedGemm()

@@ -9,7 +9,9 @@ _LINES = {"m": "rows of a", "n": "columns of b", "k": "k"}
 
 
 def describe(p: Problem) -> str:
-    """In one line: the groups, and the product of all of them."""
+    """In one line: the groups, and the product of all of them; of lists one about as large as most."""
+    if p.grouped == "l":
+        return f"{p.batch} products of any sizes, about {problem_text.describe(p).removeprefix(f'{p.batch} x ')}"
     what = "the first rows of as many matrices" if p.stacked else _LINES[p.grouped]
     what = f"{what} by their numbers" if p.gathered else what
     expected = f", about {p.expected} each" if p.expected else ""
