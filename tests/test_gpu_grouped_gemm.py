@@ -436,10 +436,11 @@ def test_as_torch_has_it():
     assert torch.equal(grouped_gemm(a, b, **given)[:356], wanted[:356])
 
 
-def test_tuning_measures_groups(tmp_path, monkeypatch):
+@pytest.mark.parametrize(("dtype", "block"), [("bf16", 0), ("e4m3", 0), ("e4m3", 128)])
+def test_tuning_measures_groups(tmp_path, monkeypatch, dtype, block):
     monkeypatch.setenv("CUTLASS_PY_CACHE_DIR", str(tmp_path))
-    case = Case("m", "tn", [400] * 8, "bf16", "bf16")
+    case = Case("m", "tn", [400] * 8, dtype, "bf16", scaled=dtype == "e4m3", block=block)
     wanted = case.expected()
-    args = GroupedArguments(case.a, case.b, out=case.out, **numbers(case.sizes, "ends"))
+    args = GroupedArguments(case.a, case.b, out=case.out, **numbers(case.sizes, "ends"), **case.scales)
     cutlass_py.tune(args)
     assert "measured" in str(cutlass_py.explain(args)) and torch.equal(args.run(), wanted)
