@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from math import ceil
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ import gpu  # noqa: E402
 import cutlass_py  # noqa: E402
 from cutlass_py import GroupedArguments, NoKernelError, grouped_gemm  # noqa: E402
 from cutlass_py.declaration.config import SCHEDULES  # noqa: E402
+from cutlass_py.declaration.dtypes import DTYPES, compute_of  # noqa: E402
 from cutlass_py.kernels.kernel import CutlassKernel  # noqa: E402
 
 pytestmark = [pytest.mark.gpu, pytest.mark.sm90]
@@ -44,10 +46,24 @@ def numbers(sizes: list[int], how: str, dtype: torch.dtype = torch.int32, device
 
 
 class Case:
-    """Operands of groups in a kernel's layout, and the definition: small integers, whose products are exact."""
+    """Operands of groups in a kernel's layout, and the definition: small integers, whose products are exact.
+
+    `scales`, where they are given, are powers of two: of rows and columns, or of blocks, 128 of k by `block` columns.
+    """
 
     def __init__(
-        self, axis: str, layout: str, sizes: list[int], dtype: str, d: str, rest: int = 9, k: int = 200
+        self,
+        axis: str,
+        layout: str,
+        sizes: list[int],
+        dtype: str,
+        d: str,
+        rest: int = 9,
+        k: int = 400,
+        *,
+        b: str = "",
+        scaled: bool = False,
+        block: int = 0,
     ) -> None:
         self.axis, self.sizes = axis, sizes
         groups, total = len(sizes), (max(sizes) if axis == "batch" else sum(sizes)) + rest
@@ -55,7 +71,14 @@ class Case:
         m, n = (-(-x // 8) * 8 for x in (m, n))
         k = -(-total // 8) * 8 if axis == "k" else k
         self.a = self._operand((groups, m, k) if axis in ("n", "batch") else (m, k), layout[0] == "n", dtype)
-        self.b = self._operand((groups, k, n) if axis in ("m", "batch") else (k, n), layout[1] == "n", dtype)
+        self.b = self._operand((groups, k, n) if axis in ("m", "batch") else (k, n), layout[1] == "n", b or dtype)
+        of_a, of_b, lines = self.a.shape[:-1], (*self.b.shape[:-2], n), ceil(k / 128)
+        self.block, self.scales = block, {}
+        if block:  # in any strides
+            of_b = (*self.b.shape[:-2], ceil(n / block))
+            self.scales = {"scale_a": self._powers(*of_a, lines), "scale_b": self._powers(*of_b, lines).mT}
+        elif scaled:
+            self.scales = {"scale_a": self._powers(*of_a), "scale_b": self._powers(*of_b)}
         shape = (groups, m, n) if axis in ("k", "batch") else (m, n)
         self.out = torch.full(shape, UNWRITTEN, device=gpu.DEVICE).to(gpu.DTYPES[d])
 
@@ -65,6 +88,10 @@ class Case:
             return gpu.integers((*shape[:-2], shape[-1], shape[-2]), dtype).mT
         return gpu.integers(shape, dtype)
 
+    @staticmethod
+    def _powers(*shape: int) -> torch.Tensor:
+        return 2.0 ** torch.randint(-2, 3, shape, device=gpu.DEVICE)
+
     def lines(self) -> list[tuple[int, int]]:
         at, found = 0, []
         for size in self.sizes:
@@ -73,8 +100,13 @@ class Case:
         return found
 
     def nobodys(self, value: float) -> None:
-        """What belongs to no group is this from now on."""
+        """What belongs to no group is this from now on, where its dtype holds it."""
+        if not self.a.is_floating_point():
+            return
         end = sum(self.sizes)
+        if self.scales and self.axis in ("m", "n"):
+            scale = self.scales[f"scale_{'a' if self.axis == 'm' else 'b'}"]
+            scale[(slice(end, None),) if self.axis == "m" else (..., slice(end, None))] = value
         if self.axis == "m":
             self.a[end:] = value
         elif self.axis == "n":
@@ -87,7 +119,7 @@ class Case:
 
     def expected(self, finish: Any = lambda i, z: z) -> torch.Tensor:
         """In f64, over what is there."""
-        a, b, d = self.a.double(), self.b.double(), self.out.double()
+        (a, b), d = self.scaled(), self.out.double()
         for i, (begin, end) in enumerate(self.lines()):
             lines = slice(begin, end)
             if self.axis == "m":
@@ -100,21 +132,40 @@ class Case:
                 d[i, lines] = finish(i, a[i, lines] @ b[i])
         return d.to(self.out.dtype)
 
+    def scaled(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Operands by their scales, in f64."""
+        a, b = self.a.double(), self.b.double()
+        if not self.scales:
+            return a, b
+        of_a, of_b = self.scales["scale_a"].double(), self.scales["scale_b"].double()
+        if not self.block:
+            return a * of_a[..., None], b * of_b[..., None, :]
+        of_b = of_b.repeat_interleave(128, -2).repeat_interleave(self.block, -1)
+        return a * of_a.repeat_interleave(128, -1)[..., : a.shape[-1]], b * of_b[..., : b.shape[-2], : b.shape[-1]]
+
+
+def case_of(kernel: CutlassKernel, axis: str, sizes: list[int], **keywords: Any) -> Case:
+    """One for a kernel."""
+    c = kernel.config
+    scales = {"scaled": kernel.interface.epilogue.scaled, "block": kernel.interface.block}
+    return Case(axis, c.layout, sizes, DTYPES[c.a].stored, c.d, b=DTYPES[c.b].stored, **scales, **keywords)
+
 
 def axes_of(kernel: CutlassKernel) -> tuple[str, ...]:
     """What a kernel's groups may divide."""
     if SCHEDULES[kernel.config.schedule].grouping == "depth":
         return ("k",)
     a, b = kernel.config.layout
-    if kernel.interface.epilogue.source:  # which comes by whole granules
+    if kernel.interface.epilogue.source or kernel.interface.block > 1:  # whole granules, or blocks, of columns
         b = "t"
     return (*(("m",) if a == "t" else ()), *(("n",) if b == "n" else ()), "batch")
 
 
 def keywords_of(kernel: CutlassKernel, case: Case) -> dict[str, Any]:
-    """What its epilogue asks for."""
-    e = kernel.interface.epilogue
-    beside = {"c": gpu.integers(tuple(case.out.shape), gpu.name_of(case.out.dtype))} if e.source else {}
+    """What its arithmetic and its epilogue ask for."""
+    e, c = kernel.interface.epilogue, kernel.config
+    beside: dict[str, Any] = {"compute": compute_of(c.a, c.accumulator)} | case.scales
+    beside |= {"c": gpu.integers(tuple(case.out.shape), gpu.name_of(case.out.dtype))} if e.source else {}
     return beside | ({"aux": torch.empty_like(case.out)} if e.aux else {})
 
 
@@ -124,10 +175,14 @@ def test_every_kernel(kernel, seed):
     c = kernel.config
     for axis in axes_of(kernel):
         sizes = sizes_of(seed, (3, 40, 70)[seed - 1], (700, 150, 20)[seed - 1])
-        case = Case(axis, c.layout, sizes, c.a, c.d)
+        case = case_of(kernel, axis, sizes)
         case.nobodys(float("nan"))
         beside = keywords_of(kernel, case)
         bias = gpu.integers((case.out.shape[-1],) if axis == "n" else (len(sizes), case.out.shape[-1]), c.bias)
+        if c.d == "s32":  # stored as they are
+            bias.zero_()
+        else:
+            beside["bias"] = bias
         lines = case.lines()
 
         def finish(i, z, case=case, axis=axis, bias=bias, lines=lines, beside=beside):
@@ -143,7 +198,7 @@ def test_every_kernel(kernel, seed):
             wanted = case.expected(finish)
             dtype = torch.int64 if how == "starts" else torch.int32
             given = numbers(sizes, how, dtype)
-            grouped_gemm(case.a, case.b, out=case.out, bias=bias, kernel=kernel, **beside, **given)
+            grouped_gemm(case.a, case.b, out=case.out, kernel=kernel, **beside, **given)
             assert torch.equal(case.out, wanted), (axis, how)
             if "aux" in beside and axis == "m":
                 end = sum(sizes)
@@ -162,22 +217,62 @@ def test_the_choice_on_random_data():
             at += size
 
 
+@pytest.mark.parametrize("axis", ["m", "batch"])
+@pytest.mark.parametrize("block", [0, 1, 128])
+@pytest.mark.parametrize("compute", ["f32", "fast"])
+def test_quantised_operands(axis, block, compute):
+    """The choice on random data: scales of rows and columns, and blocks as quantize makes them."""
+    if block and compute == "fast":
+        pytest.skip("blocks are of promoted sums")
+    sizes, k, n = sizes_of(5, 16, 200), 1024, 512
+    total = max(sizes) if axis == "batch" else sum(sizes)
+    x = torch.randn((16, total, k) if axis == "batch" else (total, k), device=gpu.DEVICE)
+    w = torch.randn(16, n, k, device=gpu.DEVICE)
+    a, s = cutlass_py.quantize(x, scaling="1x128" if block else "row")
+    b, t = cutlass_py.quantize(w, scaling={0: "row", 1: "1x128", 128: "128x128"}[block])
+    scales = {"scale_a": s, "scale_b": t.mT} if block else {"scale_a": s[..., 0], "scale_b": t[..., 0]}
+    given = numbers(sizes, "sizes" if axis == "batch" else "ends")
+    out = grouped_gemm(a, b.mT, compute=compute, **scales, **given)
+    at = 0
+    for i, size in enumerate(sizes):
+        rows = (i, slice(0, size)) if axis == "batch" else slice(at, at + size)
+        one = {"scale_a": s[rows], "scale_b": t[i].mT}
+        wanted = cutlass_py.gemm(a[rows], b[i].mT, compute=compute, **one)
+        torch.testing.assert_close(
+            out[rows].float(), wanted.float(), rtol=2e-2, atol=0.2 if compute == "fast" else 0.05
+        )
+        at += size
+
+
+def test_products_without_k_of_fp8():
+    """A kernel writes the lines that groups have, and no other."""
+    case = Case("m", "tn", [40, 0, 100, 60], "e4m3", "bf16", scaled=True)
+    for compute in ("f32", "fast"):
+        case.out.fill_(UNWRITTEN)
+        given = numbers(case.sizes, "ends")
+        grouped_gemm(case.a, case.b, out=case.out, alpha=0.0, compute=compute, **case.scales, **given)
+        assert (case.out[:200] == 0).all() and (case.out[200:] == UNWRITTEN).all()
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "e4m3"])
 @pytest.mark.parametrize("how", ["ends", "starts", "sizes"])
-def test_numbers_on_the_device_are_cut_off_not_trusted(how):
+def test_numbers_on_the_device_are_cut_off_not_trusted(how, dtype):
     """Whatever they are, memory outside of out stays, and the next call works."""
     draw = random.Random(7)
-    case = Case("m", "tn", [40, 0, 100, 60], "bf16", "bf16")
+    case = Case("m", "tn", [40, 0, 100, 60], dtype, "bf16", block=128 if dtype == "e4m3" else 0)
     guard = torch.full((3, *case.out.shape), UNWRITTEN, device=gpu.DEVICE, dtype=case.out.dtype)
     count = 5 if how == "starts" else 4
-    for dtype, limit in ((torch.int32, 2**31 - 1), (torch.int64, 2**63 - 1)):
+    for kind, limit in ((torch.int32, 2**31 - 1), (torch.int64, 2**63 - 1)):
         for _ in range(12):
             values = [draw.choice((draw.randint(-limit, limit), draw.randint(-300, 300))) for _ in range(count)]
             name = "sizes" if how == "sizes" else "offsets"
-            grouped_gemm(case.a, case.b, out=guard[1], **{name: torch.tensor(values, device=gpu.DEVICE, dtype=dtype)})
+            told = {name: torch.tensor(values, device=gpu.DEVICE, dtype=kind)}
+            grouped_gemm(case.a, case.b, out=guard[1], **case.scales, **told)
             torch.cuda.synchronize()
             assert (guard[0] == UNWRITTEN).all() and (guard[2] == UNWRITTEN).all()
     wanted = case.expected()
-    assert torch.equal(grouped_gemm(case.a, case.b, out=case.out, **numbers(case.sizes, "ends")), wanted)
+    given = numbers(case.sizes, "ends")
+    assert torch.equal(grouped_gemm(case.a, case.b, out=case.out, **case.scales, **given), wanted)
 
 
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
@@ -234,9 +329,10 @@ def test_a_graph_follows_new_rows():
         assert torch.equal(case.out, wanted)
 
 
-def test_a_graph_follows_new_numbers():
-    case = Case("m", "tn", [40, 0, 100, 60], "bf16", "bf16")
-    given = numbers(case.sizes, "ends")
+@pytest.mark.parametrize(("dtype", "block"), [("bf16", 0), ("e4m3", 0), ("e4m3", 128)])
+def test_a_graph_follows_new_numbers(dtype, block):
+    case = Case("m", "tn", [40, 0, 100, 60], dtype, "bf16", scaled=dtype == "e4m3", block=block)
+    given = numbers(case.sizes, "ends") | case.scales
     grouped_gemm(case.a, case.b, out=case.out, **given)  # chosen before it is captured
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
@@ -293,17 +389,18 @@ def test_no_k_and_no_lines():
 
 
 @pytest.mark.parametrize("axis", ["m", "n", "k", "batch"])
-@pytest.mark.parametrize("dtype", ["bf16", "f32", "f64", "s8", "c64"])
+@pytest.mark.parametrize("dtype", ["bf16", "f32", "f64", "s8", "c64", "e4m3"])
 def test_numbers_of_the_host(axis, dtype):
     """One launch where there is a kernel, else group by group."""
-    d = {"s8": "s32"}.get(dtype, dtype)
+    d = {"s8": "s32", "e4m3": "bf16"}.get(dtype, dtype)
     case = Case(axis, "tn", [40, 0, 100, 61], dtype, d, k=64)
     given = numbers(case.sizes, "sizes" if axis == "batch" else "ends", device="cpu")
     args = GroupedArguments(case.a, case.b, out=case.out, **given)
     assert args.problem.told
     if dtype == "c64":
         case.out.fill_(UNWRITTEN)
-    a, b, out = case.a.to(torch.complex128), case.b.to(torch.complex128), case.out.to(torch.complex128)
+    a, b = ((x.float() if x.element_size() == 1 else x).to(torch.complex128) for x in (case.a, case.b))
+    out = case.out.to(torch.complex128)
     for i, (begin, end) in enumerate(case.lines()):
         at = slice(begin, end)
         if axis == "m":
@@ -343,10 +440,11 @@ def test_as_torch_has_it():
     assert torch.equal(grouped_gemm(a, b, **given)[:356], wanted[:356])
 
 
-def test_tuning_measures_groups(tmp_path, monkeypatch):
+@pytest.mark.parametrize(("dtype", "block"), [("bf16", 0), ("e4m3", 0), ("e4m3", 128)])
+def test_tuning_measures_groups(tmp_path, monkeypatch, dtype, block):
     monkeypatch.setenv("CUTLASS_PY_CACHE_DIR", str(tmp_path))
-    case = Case("m", "tn", [400] * 8, "bf16", "bf16")
+    case = Case("m", "tn", [400] * 8, dtype, "bf16", scaled=dtype == "e4m3", block=block)
     wanted = case.expected()
-    args = GroupedArguments(case.a, case.b, out=case.out, **numbers(case.sizes, "ends"))
+    args = GroupedArguments(case.a, case.b, out=case.out, **numbers(case.sizes, "ends"), **case.scales)
     cutlass_py.tune(args)
     assert "measured" in str(cutlass_py.explain(args)) and torch.equal(args.run(), wanted)

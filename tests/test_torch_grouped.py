@@ -92,6 +92,17 @@ def test_results_are_those_of_torch(mode):
         torch.testing.assert_close(x, y)
 
 
+@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8], ids=str)
+@pytest.mark.parametrize("mode", SHAPES)
+def test_bytes_are_added_up_in_32_bits(mode, dtype):
+    a, b = (torch.randint(0, 128, shape).to(dtype) for shape in SHAPES[mode])
+    d = ct.grouped_mm(a, b, offs=offs_of(mode))
+    assert d.dtype == torch.int32
+    torch.testing.assert_close(d, expected(mode, a, b).to(torch.int32))
+    wide = ct.grouped_mm(a, b, offs=offs_of(mode), activation="relu", out_dtype=torch.float32)
+    torch.testing.assert_close(wide, expected(mode, a, b).float())
+
+
 def test_rows_have_no_gaps_where_torch_pads_them():
     a, b = leaf(8, 16, dtype=torch.bfloat16), leaf(2, 5, 16, dtype=torch.bfloat16).mT.contiguous()
     assert ct.grouped_mm(a, b, offs=int32(3, 8)).stride() == (5, 1)
@@ -313,7 +324,9 @@ REFUSED = [
     ("mat_a is (3,); expected 2 or 3 dimensions", lambda: ct.grouped_mm(A[0], B, offs=O3)),
     ("mat_b is (1, 3, 3, 5); expected 2 or 3 dimensions", lambda: ct.grouped_mm(A, B[None], offs=O3)),
     ("mat_a is torch.sparse_coo; expected torch.strided", lambda: ct.grouped_mm(A.to_sparse(), B, offs=O3)),
-    ("mat_a is torch.int8; expected one of torch.bfloat16, torch.float16, torch.float32, torch.float64",
+    ("mat_a is torch.int16; expected one of torch.bfloat16, torch.float16, torch.float32, torch.float64, torch.int8, ",
+     lambda: ct.grouped_mm(A.to(torch.int16), B, offs=O3)),
+    ("mat_a is torch.int8 but mat_b is torch.float32; expected the same dtype",
      lambda: ct.grouped_mm(A.to(torch.int8), B, offs=O3)),
     ("mat_a is torch.float32 but mat_b is torch.float64; expected the same dtype",
      lambda: ct.grouped_mm(A, B.double(), offs=O3)),

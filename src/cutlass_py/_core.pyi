@@ -935,7 +935,7 @@ def quantize_problem(x: object | None, dtype: object | None = 'e4m3', *, scaling
 def xla_quantize_handler() -> CapsuleType:
     """quantize as a custom call of XLA's typed FFI, as xla_gemm_handler."""
 
-def grouped_gemm(a: object | None, b: object | None, *, offsets: object | None = None, sizes: object | None = None, gather: object | None = None, out: object | None = None, c: object | None = None, alpha: object | None = 1.0, beta: object | None = None, bias: object | None = None, activation: object | None = None, aux: object | None = None, scale_a: object | None = None, scale_b: object | None = None, scale_out: object | None = None, expected: object | None = None, compute: object | None = None, out_dtype: object | None = None, deterministic: object | None = False, kernel: object | None = None, stream: object | None = None) -> object:
+def grouped_gemm(a: object | None, b: object | None, *, offsets: object | None = None, sizes: object | None = None, gather: object | None = None, out: object | None = None, c: object | None = None, alpha: object | None = 1.0, beta: object | None = None, bias: object | None = None, activation: object | None = None, gated: object | None = None, aux: object | None = None, scale_a: object | None = None, scale_b: object | None = None, scale_out: object | None = None, expected: object | None = None, compute: object | None = None, out_dtype: object | None = None, deterministic: object | None = False, kernel: object | None = None, stream: object | None = None) -> object:
     """
     Many products of unequal size in one launch: D = epilogue(a @ b) for each group.
 
@@ -947,7 +947,7 @@ def grouped_gemm(a: object | None, b: object | None, *, offsets: object | None =
         a (G, M, K), b (G, K, N) -> (G, M, N) of each matrix the first `sizes` rows
 
     Args:
-        a, b: arrays that speak DLPack, of one dtype, as in gemm.
+        a, b: arrays that speak DLPack, of dtypes as in gemm.
         offsets: (G,), where each group ends, or (G + 1,), where each begins and the last one ends; without decrease. int32
             or int64. On the device they are read when the kernel runs, so that a captured graph follows new numbers: what
             is out of bounds is cut off there. In host memory they are checked.
@@ -961,8 +961,12 @@ def grouped_gemm(a: object | None, b: object | None, *, offsets: object | None =
         gated: as in gemm, where groups divide rows, or with the first rows of each matrix: b has 2 N columns, and so
             have bias, scale_b and aux.
         bias: (N,), or (G, N): one row for each group. Where groups divide columns, (N,) alone.
-        scale_a: a number, one element, or (M,) where groups divide rows: those of the product.
-        scale_b: a number, one element, or as bias.
+        scale_a: a number, one element, (M,), or (G, M) where groups do not divide rows: one factor for each row of the
+            product.
+        scale_b: a number, one element, (N,), or (G, N) where groups do not divide columns: one for each column. fp8 also
+            takes both in blocks, in any strides: they lie as the operands, with ceil(K / 128) in place of K, and of
+            scale_b ceil(N / 128) or N in place of N: (M, ceil(K / 128)) and (G, ceil(K / 128), ceil(N / 128)), say. Where
+            groups divide columns, each of them has a factor of its own; where they divide k, there are no blocks.
         scale_out: a number or one element.
         expected: lines of a group, about: a hint for the choice of a kernel where sizes are on the device.
 

@@ -122,6 +122,18 @@ GROUPED = [
     "sm90_grouped_f16_f16_f32_f16_tn_128x16x128_1x1x1_leancoopgroupedswap_fused",
     "sm90_grouped_bf16_bf16_f32_f32_nt_128x128x64_1x1x1_leanpingpongdeep_fused",
     "sm90_grouped_f16_f16_f32_f16_nt_256x128x64_1x1x1_leancoopdeep_fused",
+    # sums of fp8: promoted by parts, and by turns; fast; with factors in blocks: one for a tile's rows, for each column
+    "sm90_grouped_e4m3_e4m3_f32_bf16_tn_64x32x128_1x1x1_leanpingponggroupedswap_fused_scaled",
+    "sm90_grouped_e5m2_e4m3_f32_f32_tn_128x128x128_1x1x1_leancoopgrouped_fused_scaled",
+    "sm90_grouped_e4m3_e4m3_f32_bf16_tn_128x192x128_1x1x1_leancoopgroupedswap_fused_scaled",
+    "sm90_grouped_e4m3_e5m2_fast_bf16_tn_128x128x128_1x1x1_leanpingponggrouped_fused_scaled",
+    "sm90_grouped_e4m3_e4m3_f32_bf16_tn_64x32x128_1x1x1_leanpingpongblockgroupedswap_fused",
+    "sm90_grouped_e5m2_e5m2_f32_f32_tn_128x128x128_1x1x1_leancoopblockgrouped_fused",
+    "sm90_grouped_e4m3_e4m3_f32_bf16_tn_128x160x128_1x1x1_leancoopblockgroupedswap_fused",
+    "sm90_grouped_e4m3_e4m3_f32_bf16_tn_128x64x128_1x1x1_leancoopgroupgrouped_fused",
+    "sm90_grouped_s8_s8_s32_s32_tn_64x32x256_1x1x1_leanpingponggroupedswap_linear",
+    "sm90_grouped_s8_s8_s32_bf16_tn_128x128x128_1x1x1_leanpingponggrouped_fused_scaled",
+    "sm90_grouped_tf32_tf32_f32_f32_tn_128x128x32_1x1x1_leanpingponggrouped_fused",
 ]
 
 # Of gates and values, in columns or rows of a tile: forward, with aux, and backward. Those of test_gated_kernels.py.

@@ -14,6 +14,7 @@ from sm90_kernels import GROUPED
 
 from cutlass_py import grouped_gemm, view
 from cutlass_py.declaration.config import SCHEDULES
+from cutlass_py.declaration.dtypes import DTYPES, compute_of
 from cutlass_py.declaration.families import find
 
 ALIGNED = {"t": "aligned", "n": "aligned_column"}
@@ -34,33 +35,77 @@ def axes_of(name: str) -> tuple[str, ...]:
     c = find(name)
     if SCHEDULES[c.schedule].grouping == "depth":
         return ("k",)
-    return (*(("m",) if c.layout[0] == "t" else ()), *(("n",) if c.layout[1] == "n" else ()), "batch")
+    columns = c.layout[1] == "n" and SCHEDULES[c.schedule].block <= 1  # of which each has factors of its own
+    return (*(("m",) if c.layout[0] == "t" else ()), *(("n",) if columns else ()), "batch")
 
 
-def shapes(axis: str, total: int, groups: int) -> list[tuple[int, ...]]:
-    m, n, k = (total if axis in ("m", "batch") else 72, total if axis == "n" else 136, total if axis == "k" else 72)
+def shapes(axis: str, total: int, groups: int, k: int) -> list[tuple[int, ...]]:
+    m, n, k = (total if axis in ("m", "batch") else 72, total if axis == "n" else 136, total if axis == "k" else k)
     a = (groups, m, k) if axis in ("n", "batch") else (m, k)
     b = (groups, k, n) if axis in ("m", "batch") else (k, n)
     return [a, b, (groups, m, n) if axis in ("k", "batch") else (m, n)]
 
 
+def scales_of(name: str, rng: Any, a: tuple[int, ...], b: tuple[int, ...]) -> dict[str, np.ndarray]:
+    """Powers of two, for operands of these shapes: of each row and column, or of blocks, which lie in any order."""
+    c, draw = find(name), lambda *shape: (2.0 ** rng.integers(-2, 3, shape)).astype("f4")
+    (*of_a, m, k), (*of_b, _, n), block = a, b, SCHEDULES[c.schedule].block
+    if block:
+        lines = -(-k // 128)
+        return {
+            "scale_a": draw(*of_a, lines, m).swapaxes(-1, -2),
+            "scale_b": draw(*of_b, -(-n // block), lines).swapaxes(-1, -2),
+        }
+    return {"scale_a": draw(*of_a, m), "scale_b": draw(*of_b, n)} if c.epilogue.endswith("scaled") else {}
+
+
+def scaled(x: np.ndarray, y: np.ndarray, scale_a: Any = None, scale_b: Any = None) -> list[np.ndarray]:
+    """Operands by their scales, which change nothing but exponents."""
+    if scale_a is None:
+        return [x, y]
+    if scale_a.ndim == x.ndim:
+        block = 1 if scale_b.shape[-1] == y.shape[-1] else 128
+        of_a, of_b = scale_a.repeat(128, -1), scale_b.repeat(128, -2).repeat(block, -1)
+        return [x * of_a[..., : x.shape[-1]], y * of_b[..., : y.shape[-2], : y.shape[-1]]]
+    return [x * scale_a[..., None], y * scale_b[..., None, :]]
+
+
 def run(
-    on: Any, name: str, axis: str, sizes: list[int], told: np.ndarray, how: str, total: int, rng: Any
+    on: Any,
+    name: str,
+    axis: str,
+    sizes: list[int],
+    told: np.ndarray,
+    how: str,
+    total: int,
+    rng: Any,
+    alpha: float = 1.0,
 ) -> tuple[Any, Any]:
     """What the kernel leaves, and the definition over what was there before."""
     c = find(name)
-    a, b, d = shapes(axis, total, len(sizes))
-    numbers = [integers(rng, shape, dtype) for shape, dtype in ((a, c.a), (b, c.b))]
+    k = 264 if SCHEDULES[c.schedule].block else 72 if DTYPES[c.a].bits > 8 else 136
+    a, b, d = shapes(axis, total, len(sizes), k)
+    dtypes = [DTYPES[dtype].stored for dtype in (c.a, c.b)]
+    numbers = [integers(rng, shape, dtype) for shape, dtype in zip((a, b), dtypes, strict=True)]
+    scales = scales_of(name, rng, a, b)
+    at, (x, y) = 0, scaled(*numbers, **scales)
+    x = alpha * x
+    if c.accumulator != "s32" and axis in ("m", "n"):  # what belongs to nobody
+        end = (slice(sum(sizes), None),) if axis == "m" else (..., slice(sum(sizes), None))
+        numbers[axis == "n"][end] = np.nan
+        for scale in [scales["scale_a" if axis == "m" else "scale_b"]] if scales else []:
+            scale[end] = np.nan
     given = [
-        typed(on, placed("numpy", x, c.a, ALIGNED[layout]).array, c.a)
-        for x, layout in zip(numbers, c.layout, strict=True)
+        typed(on, placed("numpy", x, dtype, ALIGNED[layout]).array, dtype)
+        for x, dtype, layout in zip(numbers, dtypes, c.layout, strict=True)
     ]
     out = placed("numpy", None, c.d, "aligned", d)
     before = out.array.astype("f8")
-    grouped_gemm(*given, out=typed(on, out.array, c.d), kernel=name, **{how: on(told)})
+    keywords = {key: on(scale) for key, scale in scales.items()} | {"compute": compute_of(c.a, c.accumulator)}
+    grouped_gemm(*given, out=typed(on, out.array, c.d), kernel=name, alpha=alpha, **{how: on(told)}, **keywords)
     simulator.run()
     out.assert_rest_untouched()
-    wanted, at, (x, y) = before.copy(), 0, numbers
+    wanted = before.copy()
     for i, size in enumerate(sizes):
         lines = slice(0, size) if axis == "batch" else slice(at, at + size)
         if axis == "m":
@@ -75,19 +120,30 @@ def run(
     return out.array.astype("f8"), wanted
 
 
-@pytest.mark.parametrize("sizes", SIZES, ids=lambda x: f"{len(x)}-{sum(x)}")
-@pytest.mark.parametrize("name", GROUPED)
+# Of 16 bits with all sizes, of others with every other: all of them would take minutes.
+SIZED = [
+    pytest.param(name, sizes, id=f"{name}-{len(sizes)}-{sum(sizes)}")
+    for i, name in enumerate(GROUPED)
+    for j, sizes in enumerate(SIZES)
+    if DTYPES[find(name).a].bits == 16 or (i + j) % 2
+]
+
+
+@pytest.mark.parametrize(("name", "sizes"), SIZED)
 def test_groups(on, rng, name, sizes):
     ends = np.cumsum(sizes)
     ways = [("sizes", sizes), ("offsets", ends), ("offsets", np.r_[0, ends])]
-    for i, axis in enumerate(axes_of(name)):  # each way with some of the sizes: all of them would take minutes
+    for i, axis in enumerate(axes_of(name)):  # likewise each way with some of the sizes
         total = -(-((max(sizes) if axis == "batch" else sum(sizes)) + 9) // 8) * 8
         how, told = ways[0 if axis == "batch" else (i + len(sizes) + GROUPED.index(name)) % 3]
         found, wanted = run(on, name, axis, sizes, np.array(told, "i4"), how, total, rng)
         np.testing.assert_array_equal(found, wanted)
 
 
-@pytest.mark.parametrize("name", GROUPED[:2] + GROUPED[4:5])
+SOME = [*GROUPED[:2], GROUPED[4], *(name for name in GROUPED if "x32x128_" in name and "e4m3" in name)]
+
+
+@pytest.mark.parametrize("name", SOME)
 def test_numbers_are_cut_off(on, rng, name):
     """Whatever they are, what surrounds the result stays."""
     axis = axes_of(name)[0]
@@ -130,6 +186,14 @@ def test_rows_by_their_numbers(on, rng, kind, told, layout):
     simulator.run()
     out.assert_rest_untouched()
     np.testing.assert_array_equal(out.array.astype("f8"), wanted)
+
+
+@pytest.mark.parametrize("name", [GROUPED[0], *(name for name in GROUPED if name.endswith("scaled"))][:5])
+def test_nothing_of_k(on, rng, name):
+    """Zeros of the lines that groups have, whatever sums them."""
+    sizes = [70, 0, 5]
+    found, wanted = run(on, name, "m", sizes, np.array(sizes, "i4"), "sizes", 80, rng, alpha=0.0)
+    np.testing.assert_array_equal(found, wanted)
 
 
 @pytest.mark.parametrize("name", [x for x in GROUPED if "batch" in axes_of(x)][:2])

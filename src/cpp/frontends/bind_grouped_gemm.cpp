@@ -21,7 +21,7 @@ Groups divide one axis, which the ranks of a and b say:
     a (G, M, K), b (G, K, N) -> (G, M, N) of each matrix the first `sizes` rows
 
 Args:
-    a, b: arrays that speak DLPack, of one dtype, as in gemm.
+    a, b: arrays that speak DLPack, of dtypes as in gemm.
     offsets: (G,), where each group ends, or (G + 1,), where each begins and the last one ends; without decrease. int32
         or int64. On the device they are read when the kernel runs, so that a captured graph follows new numbers: what
         is out of bounds is cut off there. In host memory they are checked.
@@ -35,8 +35,12 @@ Args:
     gated: as in gemm, where groups divide rows, or with the first rows of each matrix: b has 2 N columns, and so
         have bias, scale_b and aux.
     bias: (N,), or (G, N): one row for each group. Where groups divide columns, (N,) alone.
-    scale_a: a number, one element, or (M,) where groups divide rows: those of the product.
-    scale_b: a number, one element, or as bias.
+    scale_a: a number, one element, (M,), or (G, M) where groups do not divide rows: one factor for each row of the
+        product.
+    scale_b: a number, one element, (N,), or (G, N) where groups do not divide columns: one for each column. fp8 also
+        takes both in blocks, in any strides: they lie as the operands, with ceil(K / 128) in place of K, and of
+        scale_b ceil(N / 128) or N in place of N: (M, ceil(K / 128)) and (G, ceil(K / 128), ceil(N / 128)), say. Where
+        groups divide columns, each of them has a factor of its own; where they divide k, there are no blocks.
     scale_out: a number or one element.
     expected: lines of a group, about: a hint for the choice of a kernel where sizes are on the device.
 

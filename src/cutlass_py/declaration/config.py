@@ -151,10 +151,14 @@ SCHEDULES = {
             for swap in ("", "swap")
         ),
         *(
-            Schedule(f"lean{name}grouped{swap}", policy, lean=True, grouping="lines", swap=bool(swap))
+            Schedule(
+                f"lean{name}{scales}grouped{swap}", policy, lean=True, grouping="lines", swap=bool(swap), block=block
+            )
             for name, policy in _LEAN.items()
+            for scales, block in (("", 0), ("block", BLOCK))
             for swap in ("", "swap")
         ),
+        Schedule("leancoopgroupgrouped", _LEAN["coop"], lean=True, grouping="lines", block=1),
         *(Schedule(f"lean{name}deep", policy, lean=True, grouping="depth") for name, policy in _LEAN.items()),
         Schedule("rows", gemv=True, direct=True),
         Schedule("columns", gemv=True, direct=True, swap=True),

@@ -275,6 +275,44 @@ def _grouped_core() -> Iterator[GemmConfig]:
         for design in tiles.SM90_DEEP_LEAST:
             yield _sm90(pair, _DEEP, "f32", "fused", design)
             yield _sm90(pair, _DEEP, dtype, "fusedc", design)
+    for pair in _FP8:
+        yield from _grouped_fp8_core(pair)
+    for design in tiles.SM90_GROUPED_LEAST:
+        yield _sm90(("s8", "s8"), "tn", "s32", "linear", design, "s32")
+        yield _sm90(("s8", "s8"), "tn", "bf16", "fused_scaled", design, "s32")
+        yield _sm90(("tf32", "tf32"), "tn", "f32", "fused", design)
+
+
+def _grouped_fp8_core(pair: Pair) -> Iterator[GemmConfig]:
+    same = pair == ("e4m3", "e4m3")
+    for design in tiles.SM90_GROUPED_PROMOTED if same else tiles.SM90_GROUPED_PROMOTED_LEAST:
+        yield _sm90(pair, "tn", "bf16", "fused_scaled", design)
+    for design in tiles.SM90_GROUPED_FAST if same else tiles.SM90_GROUPED_LEAST:
+        yield _sm90(pair, "tn", "bf16", "fused_scaled", design, "fast")
+    for design in tiles.SM90_GROUPED_BLOCK if same else tiles.SM90_GROUPED_BLOCK_LEAST:
+        yield _sm90(pair, "tn", "bf16", "fused", design)
+    for d in ("f32", "f16") if same else ("f32",):
+        for design in tiles.SM90_GROUPED_PROMOTED_LEAST:
+            yield _sm90(pair, "tn", d, "fused_scaled", design)
+        for design in tiles.SM90_GROUPED_BLOCK_LEAST:
+            yield _sm90(pair, "tn", d, "fused", design)
+
+
+def _grouped_declared() -> Iterator[GemmConfig]:
+    """Every dtype of operands of a byte, and of their results."""
+    for pair, d in product(_FP8, ("bf16", "f16", "f32")):
+        for design in tiles.SM90_GROUPED_PROMOTED:
+            yield _sm90(pair, "tn", d, "fused_scaled", design)
+        for design in tiles.SM90_GROUPED_FAST:
+            yield _sm90(pair, "tn", d, "fused_scaled", design, "fast")
+        for design in tiles.SM90_GROUPED_BLOCK:
+            yield _sm90(pair, "tn", d, "fused", design)
+    for pair, design in product(_INT8, tiles.SM90_GROUPED):
+        yield _sm90(pair, "tn", "s32", "linear", design, "s32")
+        for d in ("bf16", "f16", "f32"):
+            yield _sm90(pair, "tn", d, "fused_scaled", design, "s32")
+    for design in tiles.SM90_GROUPED:
+        yield _sm90(("tf32", "tf32"), "tn", "f32", "fused", design)
 
 
 # ---------------------------------------------------------------------------------------------------- 2.x
@@ -505,6 +543,7 @@ FAMILIES = {
             "sm90_grouped",
             "groups of unequal size by TMA + wgmma, kernels of our own",
             declare_core=_grouped_core,
+            declare=_grouped_declared,
             operation="grouped_gemm",
             **_OURS,
         ),

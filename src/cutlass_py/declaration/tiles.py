@@ -328,6 +328,31 @@ SM90_GROUPED_LEAST: list[Design] = [
     *_lean(64, (32,), "I", "pingponggrouped", 128, swaps=("swap",)),
     *_lean(128, (128,), "I", "pingponggrouped", swaps=("",)),
 ]
+# Of fp8 as the tensor cores sum it: what it has beside those of 16 bits.
+SM90_GROUPED_FAST: list[Design] = [*SM90_GROUPED, *_lean(128, (192,), "I", "pingponggrouped", swaps=("swap",))]
+# Promoted: every sum is there twice.
+SM90_GROUPED_PROMOTED: list[Design] = [
+    *_lean(64, (16, 32, 64), "I", "pingponggrouped", swaps=("swap",)),
+    *_lean(64, (128,), "I", "pingponggrouped", swaps=("",)),
+    *_lean(128, (96,), "I", "pingponggrouped", swaps=("swap",)),
+    *_lean(128, (128, 192), "I", "coopgrouped"),
+]
+SM90_GROUPED_PROMOTED_LEAST: list[Design] = [
+    *_lean(64, (32,), "I", "pingponggrouped", swaps=("swap",)),
+    *_lean(128, (128,), "I", "coopgrouped", swaps=("",)),
+]
+# Of factors in blocks.
+SM90_GROUPED_BLOCK: list[Design] = [
+    *_lean(64, (16, 32, 64), "I", "pingpongblockgrouped", swaps=("swap",)),
+    *_lean(64, (128,), "I", "pingpongblockgrouped", swaps=("",)),
+    *_lean(128, (96, 128, 160), "I", "coopblockgrouped", swaps=("swap",)),  # of more, ptxas spills
+    *_lean(128, (128,), "I", "coopblockgrouped", swaps=("",)),
+    *_lean(128, (64,), "I", "coopgroupgrouped", swaps=("",)),
+]
+SM90_GROUPED_BLOCK_LEAST: list[Design] = [
+    *_lean(64, (32,), "I", "pingpongblockgrouped", swaps=("swap",)),
+    *_lean(128, (128,), "I", "coopblockgrouped", swaps=("",)),
+]
 # Groups of k: of each a result, which the other warpgroup stores meanwhile.
 SM90_DEEP: list[Design] = [
     *_lean(128, (128,), "I", "pingpongdeep", swaps=("",)),

@@ -314,6 +314,15 @@ def _unaligned_3x(k: Resolved) -> _Faults:
         yield Fault("cluster", k.given.cluster, "m and n of 1: threads load for their own block alone")
 
 
+@_check("layout", "schedule", api=3)
+def _deep_3x(k: Resolved) -> _Faults:
+    """Groups of k: zeros fill up the last step of one where operands are read along the other axis."""
+    if k.schedule.grouping == "depth" and k.size != 2:
+        yield Fault("schedule", k.schedule.name, "one without 'deep': groups of k are of 16-bit operands alone")
+    elif k.schedule.grouping == "depth" and k.given.layout != "nt":
+        yield Fault("layout", k.given.layout, "'nt': groups of k are read along the other axis")
+
+
 @_check("tile", "cluster", "schedule", "accumulator", api=3)
 def _cluster_3x(k: Resolved) -> _Faults:
     cluster = k.given.cluster

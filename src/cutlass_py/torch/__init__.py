@@ -14,6 +14,7 @@ from .modules import Linear, Sequential
 from .perceptron import mlp
 from .quantization import quantize
 from .replacement import Replacement, replace_linear
+from .scaled_grouped import scaled_grouped_mm
 from .sharding import register_if_used
 
 __all__ = [
@@ -33,6 +34,7 @@ __all__ = [
     "quantize",
     "register_experts",
     "replace_linear",
+    "scaled_grouped_mm",
 ]
 
 register_if_used()

@@ -7,7 +7,7 @@ a.mT @ dD, whichever axis the groups divide.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import torch
 from torch import Tensor, library
@@ -20,7 +20,7 @@ from ..declaration.epilogues import ACTIVATIONS
 from ..epilogues.activations import Activation
 from ..errors import ArgumentError, NoKernelError
 from . import activations
-from .dtypes import CAST, DTYPE, NAME, WIDE
+from .dtypes import BYTES, CAST, DTYPE, NAME, WIDE
 from .fast_path import (
     any_lazy_or_wrapped,
     are_plain_types,
@@ -69,7 +69,7 @@ def grouped_mm(
     mat_a: Tensor, mat_b: Tensor, *, offs: Tensor | None = None, bias: Tensor | None = None,
     out_dtype: torch.dtype | str | None = None, activation: str | Activation | None = None,
 ) -> Tensor:  # fmt: skip
-    """torch.nn.functional.grouped_mm, with a bias and an activation, of f16, bf16, f32 and f64 in any layout.
+    """torch.nn.functional.grouped_mm, with a bias and an activation, of floats and of bytes in any layout.
 
     A dimension that one of the operands has once for all groups is divided by offs:
 
@@ -79,10 +79,10 @@ def grouped_mm(
         mat_a (G, M, K), mat_b (G, K, N) -> (G, M, N) none: torch.bmm, without offs
 
     Args:
-        mat_a, mat_b: of one dtype.
+        mat_a, mat_b: of one dtype: f16, bf16, f32, f64, int8 or uint8.
         offs: (G,) of int32, where each group ends; on the device, where nobody waits for them, or on the CPU.
         bias: (N,), or (G, N): a row for each group, unless groups divide columns.
-        out_dtype: of the result; that of mat_a where it is not given.
+        out_dtype: of the result; that of mat_a where it is not given, of bytes torch.int32.
         activation: as gemm takes it, but no derivative.
 
     Returns:
@@ -98,9 +98,14 @@ def grouped_mm(
         keywords = {"offs": offs, "bias": bias, "out_dtype": out_dtype, "activation": activation}
         return handle_torch_function(grouped_mm, given, mat_a, mat_b, **keywords)
     check_tensors("grouped_mm", {"mat_a": mat_a, "mat_b": mat_b}, offs=offs, bias=bias)
-    if offs is not None and offs.dtype != torch.int32:
-        raise RuntimeError(f"grouped_mm: offs is {offs.dtype}; expected torch.int32")
+    check_ends("grouped_mm", offs)
     return _product("grouped_mm", mat_a, mat_b, offs, bias, out_dtype, activation)
+
+
+def check_ends(function: str, offs: Tensor | None) -> None:
+    """Refuses what torch does."""
+    if offs is not None and offs.dtype != torch.int32:
+        raise RuntimeError(f"{function}: offs is {offs.dtype}; expected torch.int32")
 
 
 def gmm(a: Tensor, b: Tensor, batch_sizes: Tensor, trans_b: bool = False) -> Tensor:
@@ -137,25 +142,34 @@ def _product(
     if out_dtype is None and a.dtype in CAST:
         (bias,) = cast(kind, bias)
     out_dtype, name = DTYPE.get(out_dtype, out_dtype), activations.name_of(activation)
-    if wrong := _wrong(names, a, b, offsets, bias) or _wrong_epilogue(out_dtype, name):
+    if wrong := wrong_operands(names, a, b, offsets, bias, WIDE | BYTES) or _wrong_epilogue(out_dtype, name):
         raise RuntimeError(f"{function}: {wrong}")
     try:
         if offsets is None:
             rows = bias.unsqueeze(1) if bias is not None and bias.dim() == 2 else bias
-            return gemm(a, b, bias=rows, activation=activation, out_dtype=out_dtype or a.dtype)
+            return gemm(a, b, bias=rows, activation=activation, out_dtype=out_dtype or _usual_result(a.dtype))
         parameters = activation.parameters if isinstance(activation, Activation) else ()
-        keeps_z = not _from_result(name, out_dtype or a.dtype) and name != "identity" and not is_exporting()
+        d_dtype = out_dtype or _usual_result(a.dtype)
+        keeps_z = not _from_result(name, d_dtype) and name != "identity" and not is_exporting()
         keep_z = keeps_z and needs_gradient((a, b, bias))
         return _run(_Call(a, b, offsets, bias, name, parameters, out_dtype, keep_z))[0]
     except (ValueError, TypeError, NotImplementedError) as refusal:
-        if isinstance(refusal, ArgumentError):  # of one number: "offsets[1]"
-            words = (refusal.operand, refusal.other)
-            names = names | {x: x.replace("offsets", names["offsets"]) for x in words if x.startswith("offsets[")}
-        refuse_as_torch(function, refusal, names)
+        refuse_groups(function, refusal, names)
 
 
-def _wrong(names: dict[str, str], a: Tensor, b: Tensor, offsets: Tensor | None, bias: Tensor | None) -> str:
-    """What torch checks, and what a compiled call could not tell before it runs."""
+def refuse_groups(function: str, refusal: Exception, names: dict[str, str]) -> NoReturn:
+    """Raises what grouped_gemm refused as a RuntimeError of this function, which has these names for its operands."""
+    if isinstance(refusal, ArgumentError):  # of one number: "offsets[1]"
+        words = (refusal.operand, refusal.other)
+        names = names | {x: x.replace("offsets", names["offsets"]) for x in words if x.startswith("offsets[")}
+    refuse_as_torch(function, refusal, names)
+
+
+def wrong_operands(
+    names: dict[str, str], a: Tensor, b: Tensor, offsets: Tensor | None, bias: Tensor | None,
+    dtypes: frozenset[torch.dtype], alike: bool = True,
+) -> str:  # fmt: skip
+    """What torch checks, and what a compiled call could not tell before it runs; `alike`: both have one dtype."""
     first, second, ends = names["a"], names["b"], names["offsets"]
     for operand, x in ((first, a), (second, b)):
         if x.dim() not in (2, 3):
@@ -163,9 +177,10 @@ def _wrong(names: dict[str, str], a: Tensor, b: Tensor, offsets: Tensor | None, 
         if x.layout != torch.strided:
             return f"{operand} is {x.layout}; expected torch.strided"
     both = f"{first} is {tuple(a.shape)} but {second} is {tuple(b.shape)}"
-    if a.dtype not in WIDE:
-        return f"{first} is {a.dtype}; expected one of {', '.join(sorted(map(str, WIDE)))}"
-    if a.dtype != b.dtype:
+    for operand, x in ((first, a),) if alike else ((first, a), (second, b)):
+        if x.dtype not in dtypes:
+            return f"{operand} is {x.dtype}; expected one of {', '.join(sorted(map(str, dtypes)))}"
+    if alike and a.dtype != b.dtype:
         return f"{first} is {a.dtype} but {second} is {b.dtype}; expected the same dtype"
     if a.shape[-1] != b.shape[-2]:
         return f"{both}; inner extents must agree"
@@ -221,38 +236,56 @@ def _forward(*arguments: Any) -> tuple[Tensor, Tensor]:
 
 def _compute(*arguments: Any) -> tuple[Tensor, Tensor]:
     call = _Call(*arguments)
-    on_device, (shape, dtype) = call.offsets.device.type != "cpu", _result(call)
-    new = call.a.new_zeros if on_device and len(shape) == 2 else call.a.new_empty
-    d, z = new(shape, dtype=dtype), new(shape, dtype=_z_dtype(dtype)) if call.keep_z else None
-    keywords = {"out": d, "bias": call.bias, "activation": _function(call), "aux": z}
+    dtype = _result_dtype(call)
+    d = new_result(call.a, call.b, call.offsets, dtype)
+    z = new_result(call.a, call.b, call.offsets, _z_dtype(dtype)) if call.keep_z else None
+    multiply_groups(call.a, call.b, call.offsets, d, z, bias=call.bias, activation=_function(call))
+    return d, call.a.new_empty(0) if z is None else z
+
+
+def new_result(a: Tensor, b: Tensor, offsets: Tensor, dtype: torch.dtype) -> Tensor:
+    """Zeros, where the device alone knows which lines belong to no group."""
+    shape = result_shape(a, b, offsets)
+    new = a.new_zeros if offsets.device.type != "cpu" and len(shape) == 2 else a.new_empty
+    return new(shape, dtype=dtype)
+
+
+def multiply_groups(a: Tensor, b: Tensor, offsets: Tensor, d: Tensor, z: Tensor | None = None, **keywords: Any) -> None:
+    """cutlass_py.grouped_gemm into d, and z as aux, which are new; lines that belong to no group become zeros."""
+    on_device, keywords = offsets.device.type != "cpu", keywords | {"out": d, "aux": z}
     try:
-        _core.grouped_gemm(call.a, call.b, offsets=call.offsets, **keywords)
+        _core.grouped_gemm(a, b, offsets=offsets, **keywords)
     except NoKernelError:  # but for groups that the host knows
         if not on_device or torch.cuda.is_current_stream_capturing():
             raise
-        _core.grouped_gemm(call.a, call.b, offsets=call.offsets.cpu(), **keywords)
-    if not on_device and len(shape) == 2:
-        end = int(call.offsets[-1]) if len(call.offsets) else 0
+        _core.grouped_gemm(a, b, offsets=offsets.cpu(), **keywords)
+    if not on_device and d.dim() == 2:
+        end = int(offsets[-1]) if len(offsets) else 0
         for x in (d,) if z is None else (d, z):
-            (x[end:] if call.a.dim() == 2 else x[:, end:]).zero_()
-    return d, call.a.new_empty(0) if z is None else z
+            (x[end:] if a.dim() == 2 else x[:, end:]).zero_()
 
 
 def _fake(*arguments: Any) -> tuple[Tensor, Tensor]:
     call = _Call(*arguments)
-    check_devices(call.a, {"b": call.b, "bias": call.bias})
-    shape, dtype = _result(call)
-    given: list[Any] = list(call[:_TENSORS])
-    if not any(is_symbolic(x) for x in given if x is not None):
-        device = call.a.get_device() if call.a.is_cuda else -1  # of the ends too, which may lie on the CPU
-        a, b, ends, bias = (
-            None if x is None else _core.TensorSpecBase(x.shape, x.stride(), NAME.get(x.dtype, "s32"), device, 256)
-            for x in given
-        )
-        keywords = {"bias": bias, "activation": _function(call), "out_dtype": NAME[dtype]}
-        _core.grouped_problem(a, b, ends, None, None, keywords)
+    shape, dtype = result_shape(call.a, call.b, call.offsets), _result_dtype(call)
+    keywords = {"bias": call.bias, "activation": _function(call), "out_dtype": NAME[dtype]}
+    check_groups(call.a, call.b, call.offsets, **keywords)
     new = call.a.new_empty
     return new(shape, dtype=dtype), new(shape, dtype=_z_dtype(dtype)) if call.keep_z else new(0)
+
+
+def check_groups(a: Tensor, b: Tensor, offsets: Tensor, **keywords: Any) -> None:
+    """Refuses, without memory, what cutlass_py.grouped_gemm would; where extents are symbolic, it will."""
+    check_devices(a, {"b": b, **keywords})
+    given = {"a": a, "b": b, "offsets": offsets, **keywords}
+    tensors = {name: x for name, x in given.items() if isinstance(x, Tensor)}
+    if any(map(is_symbolic, tensors.values())):
+        return
+    device = a.get_device() if a.is_cuda else -1  # of the ends too, which may lie on the CPU
+    for name, x in tensors.items():
+        given[name] = _core.TensorSpecBase(x.shape, x.stride(), NAME.get(x.dtype, "s32"), device, 256)
+    a, b, ends = (given.pop(name) for name in ("a", "b", "offsets"))
+    _core.grouped_problem(a, b, ends, None, None, given)
 
 
 def _function(call: _Call) -> str | Activation | None:
@@ -261,11 +294,18 @@ def _function(call: _Call) -> str | Activation | None:
     return None if call.activation == "identity" else call.activation
 
 
-def _result(call: _Call) -> tuple[tuple[int, ...], torch.dtype]:
-    """Shape and dtype."""
-    shape = (call.a.shape[-2], call.b.shape[-1])
-    each = call.a.dim() == call.b.dim() == 2
-    return (call.offsets.shape[0], *shape) if each else shape, call.out_dtype or call.a.dtype
+def result_shape(a: Tensor, b: Tensor, offsets: Tensor) -> tuple[int, ...]:
+    """Of all groups together, or of each."""
+    shape = (a.shape[-2], b.shape[-1])
+    return (offsets.shape[0], *shape) if a.dim() == b.dim() == 2 else shape
+
+
+def _result_dtype(call: _Call) -> torch.dtype:
+    return call.out_dtype or _usual_result(call.a.dtype)
+
+
+def _usual_result(dtype: torch.dtype) -> torch.dtype:
+    return torch.int32 if dtype in BYTES else dtype
 
 
 def _z_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -413,7 +453,7 @@ class _Grouped(torch.autograd.Function):  # type: ignore[misc]
 
 
 @register_flop_formula(torch.ops.cutlass_py.grouped_gemm)  # type: ignore[untyped-decorator]
-def _flop(a_shape: Any, b_shape: Any, *_: Any, **__: Any) -> int:
+def flop(a_shape: Any, b_shape: Any, *_: Any, **__: Any) -> int:
     """Two operations per product, of all lines as if they were in groups."""
     return int(2 * a_shape[-2] * a_shape[-1] * b_shape[-1])
 

@@ -2,7 +2,6 @@
 // the package.
 #pragma once
 
-
 #include "operations/gemm/keywords.h"
 #include "operations/gemm/plan.h"
 #include "runtime/execution.h"

@@ -87,7 +87,8 @@ class GemmSample final : public Sample {
       case Shape::rows:
       case Shape::columns:
         if (!p_.block()) return scale(dtype, layout, shape == Shape::rows ? 'm' : 'n');
-        return matrix(dtype, shape == Shape::rows && layout == 'r' ? 'n' : 't', 4, rows, cols, p_.batch);
+        return matrix(dtype, shape == Shape::rows && layout == 'r' ? 'n' : 't', 4, rows, cols,
+                      divided(shape) ? 1 : p_.batch);
       default: return matrix(dtype, layout, align, rows, cols, divided(shape) ? 1 : p_.batch);
     }
   }
@@ -107,7 +108,9 @@ class GemmSample final : public Sample {
   // Whether groups share an operand, of which each has some lines.
   bool divided(Shape shape) const {
     if (!p_.grouped || p_.grouped == 'l' || p_.stacked()) return false;
-    return shape == Shape::left ? p_.grouped != 'n' : shape == Shape::right ? p_.grouped != 'm' : p_.grouped != 'k';
+    const bool of_a = shape == Shape::left || shape == Shape::rows,
+               of_b = shape == Shape::right || shape == Shape::columns;
+    return of_a ? p_.grouped != 'n' : of_b ? p_.grouped != 'm' : p_.grouped != 'k';
   }
 
   // As ends that the host knows, so that a sample's memory holds no numbers of which they would be made.

@@ -107,6 +107,7 @@ using Lines = std::vector<std::pair<int64_t, int64_t>>;
 // One dense product after the other.
 void run_each(const Execution& execution, const Request& request, const Groups& groups, const Lines& lines) {
   for (size_t i = 0; i < lines.size(); ++i) {
+    if (groups.axis != 'k' && lines[i].first == lines[i].second) continue;
     const DenseOperands of_one(request, groups, int64_t(i), lines[i].first, lines[i].second);
     run_one(execution, of_one.request);
   }

@@ -6,27 +6,40 @@
 namespace cutlass_py::grouping {
 namespace {
 
-// What groups are to an operand: it has a matrix for each; its rows or its columns are divided; or it is shared.
+bool is_one_element(const Operand& x) {
+  return std::all_of(x.shape, x.shape + x.rank, [](int64_t extent) { return extent == 1; });
+}
+
+bool is_scale(Shape shape) { return shape == Shape::rows || shape == Shape::columns; }
+
+// Whether it lies as a, b or the result does: they themselves, and scales in blocks.
+bool is_matrix(const Groups& g, Role role, const Operand& x) {
+  const Shape shape = facts_of(role).shape;
+  if (!is_scale(shape)) return shape == Shape::left || shape == Shape::right || shape == Shape::result;
+  const bool each = g.stacked || g.axis == (shape == Shape::rows ? 'n' : 'm');
+  return g.axis != 'k' && x.rank == (each ? 3 : 2) && !is_one_element(x);
+}
+
+// What groups are to an operand: it has a matrix for each, or a vector; its rows or its columns are divided; or it is
+// shared.
 enum class Part { each, rows, columns, shared };
 
 Part part_of(const Groups& g, Role role, const Operand& x) {
-  switch (facts_of(role).shape) {
-    case Shape::left: return g.stacked || g.axis == 'n' ? Part::each : g.axis == 'm' ? Part::rows : Part::columns;
+  const Shape shape = facts_of(role).shape;
+  if (shape == Shape::factor || (is_scale(shape) && is_one_element(x))) return Part::shared;
+  const bool matrix = is_matrix(g, role, x);
+  if (!matrix && x.rank == 2) return Part::each;
+  switch (shape) {
+    case Shape::left:
+    case Shape::rows:
+      if (matrix && (g.stacked || g.axis == 'n')) return Part::each;
+      return g.axis == 'm' ? Part::rows : matrix ? Part::columns : Part::shared;
     case Shape::right: return g.stacked || g.axis == 'm' ? Part::each : g.axis == 'n' ? Part::columns : Part::rows;
     case Shape::result: return g.stacked || g.axis == 'k' ? Part::each : g.axis == 'm' ? Part::rows : Part::columns;
-    case Shape::vector:
-    case Shape::columns:  // one value for each column, of all groups or of each
-      if (x.rank == 2) return Part::each;
-      return g.axis == 'n' && x.rank == 1 && x.shape[0] == g.total ? Part::columns : Part::shared;
-    case Shape::rows:
-      return g.axis == 'm' && !g.stacked && x.rank >= 1 && x.shape[0] == g.total ? Part::rows : Part::shared;
-    default: return Part::shared;
+    default:
+      if (matrix && g.axis == 'm') return Part::each;
+      return g.axis == 'n' ? Part::columns : Part::shared;
   }
-}
-
-bool is_vector(Role role) {
-  const Shape shape = facts_of(role).shape;
-  return shape == Shape::vector || shape == Shape::columns;
 }
 
 void insert(Operand& x, int at, int64_t extent, int64_t stride) {
@@ -56,19 +69,40 @@ void check_ranks(const Request& r) {
   }
 }
 
-using Extents = std::initializer_list<int64_t>;
+using Extents = std::vector<int64_t>;
 
-void check_shape(const Operand& x, std::initializer_list<Extents> expected) {
+void check_shape(const Operand& x, const std::vector<Extents>& expected) {
   std::string texts;
   for (const Extents& shape : expected) {
     if (x.rank == int(shape.size()) && std::equal(shape.begin(), shape.end(), x.shape)) return;
-    texts += (texts.empty() ? "" : " or ") + shape_text(shape.begin(), int(shape.size()));
+    texts += (texts.empty() ? "" : " or ") + shape_text(shape.data(), int(shape.size()));
   }
   refuse(found(x).expects(texts));
 }
 
-bool is_one_element(const Operand& x) {
-  return std::all_of(x.shape, x.shape + x.rank, [](int64_t extent) { return extent == 1; });
+// Those of a bias or of a scale: a vector for all groups, or one for each where they do not divide it; of scales of fp8
+// also blocks, which lie as the operand that they scale. Where its columns are divided, a block would have columns of
+// two groups: each has factors of its own.
+std::vector<Extents> shapes_of(const Request& r, const Groups& g, Role role) {
+  const Operand &a = *r.at(Role::a), &b = *r.at(Role::b);
+  const bool of_rows = role == Role::scale_a;
+  const char own = of_rows ? 'm' : 'n';
+  const int64_t lines = of_rows ? a.shape[a.rank - 2] : b.shape[b.rank - 1];
+  std::vector<Extents> shapes{{lines}};
+  if (g.axis != own || (of_rows && g.stacked)) shapes.push_back({g.count, lines});
+  if (role == Role::bias || g.axis == 'k' || !is_fp8(a.dtype) || !is_fp8(b.dtype)) return shapes;
+  const int64_t depth = blocks_of(a.shape[a.rank - 1]);
+  const auto add_blocks = [&](int64_t rows, int64_t columns) {
+    const bool each = (of_rows ? a : b).rank == 3;
+    shapes.push_back(each ? Extents{g.count, rows, columns} : Extents{rows, columns});
+  };
+  const Role beside = of_rows ? Role::scale_b : Role::scale_a;
+  const Operand* other = r.at(beside);
+  if (other && depth > 1 && is_matrix(g, beside, *other)) shapes.clear();  // both are blocks, or neither is
+  if (of_rows) add_blocks(lines, depth);
+  if (!of_rows && g.axis != 'n') add_blocks(depth, blocks_of(lines));
+  if (!of_rows) add_blocks(depth, lines);
+  return shapes;
 }
 
 // Of operands whose shape the dense product would name otherwise.
@@ -92,18 +126,9 @@ void check_shapes(const Request& r, const Groups& g) {
       check_shape(*x, {{m, columns}});
     }
   }
-  for (const Role role : {Role::bias, Role::scale_b}) {
+  for (const Role role : {Role::bias, Role::scale_a, Role::scale_b}) {
     const Operand* x = r.at(role);
-    if (!x || (role == Role::scale_b && is_one_element(*x))) continue;
-    if (g.axis == 'n') {
-      check_shape(*x, {{n}});
-    } else {
-      check_shape(*x, {{n}, {g.count, n}});
-    }
-  }
-  if (const Operand* x = r.at(Role::scale_a); x && !is_one_element(*x)) {
-    if (g.axis != 'm' || g.stacked) refuse(found(*x).expects("one element, unless groups divide rows"));
-    check_shape(*x, {{m}});
+    if (x && (role == Role::bias || !is_one_element(*x))) check_shape(*x, shapes_of(r, g, role));
   }
 }
 
@@ -184,12 +209,9 @@ DenseOperands::DenseOperands(const Request& given, const Groups& g) : request(gi
     if (!given.operands[i]) continue;
     const Role role = Role(i);
     Operand& x = held_[i] = *given.operands[i];
-    const Part part = part_of(g, role, x);
-    if (part == Part::each && is_vector(role)) {
-      insert(x, 1, 1, 0);
-    } else if (part != Part::each && !is_vector(role) && x.rank == 2 && facts_of(role).shape != Shape::rows) {
-      insert(x, 0, g.count, 0);
-    }
+    const bool each = part_of(g, role, x) == Part::each, matrix = is_matrix(g, role, x);
+    if (matrix && !each) insert(x, 0, g.count, 0);
+    if (each && !matrix) insert(x, facts_of(role).shape == Shape::rows ? 2 : 1, 1, 0);
     request.operands[i] = &x;
   }
 }
@@ -204,7 +226,9 @@ DenseOperands::DenseOperands(const Request& given, const Groups& g, int64_t grou
     switch (part_of(g, role, x)) {
       case Part::each:
         pick(x, group);
-        if (g.stacked && (shape == Shape::left || shape == Shape::result)) narrow(x, 0, begin, end);
+        if (g.stacked && (shape == Shape::left || shape == Shape::result || shape == Shape::rows)) {
+          narrow(x, 0, begin, end);
+        }
         break;
       case Part::rows: narrow(x, 0, begin, end); break;
       case Part::columns: narrow(x, x.rank - 1, begin, end); break;
