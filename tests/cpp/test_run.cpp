@@ -50,7 +50,11 @@ int compose(const CutlassPyArray*, int32_t, int64_t, const CutlassPyEpilogue*, c
   return 0;
 }
 size_t compose_workspace(const CutlassPyEpilogue*, int64_t, int64_t, int64_t) { return 0; }
-const CutlassPyElementwise elementwise = {&copy, &compose, &compose_workspace, nullptr, nullptr, nullptr, nullptr};
+const CutlassPyElementwise elementwise = [] {
+  CutlassPyElementwise all{};
+  all.copy = &copy, all.compose = &compose, all.compose_workspace = &compose_workspace;
+  return all;
+}();
 const CutlassPyLibrary library = {CUTLASS_PY_ABI, 0, nullptr, &elementwise, nullptr, nullptr, nullptr};
 
 // Row-major f32 operands, whose memory nothing here reads.

@@ -60,7 +60,11 @@ int clear_rest(const CutlassPyArray* d, int64_t rows, int64_t cols, const Cutlas
   cleared = {*d, rows, cols, *groups, count};
   return ++clears, 0;
 }
-const CutlassPyElementwise elementwise = {nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, &clear_rest};
+const CutlassPyElementwise elementwise = [] {
+  CutlassPyElementwise all{};
+  all.clear_rest = &clear_rest;
+  return all;
+}();
 const CutlassPyLibrary library = {CUTLASS_PY_ABI, 0, nullptr, &elementwise, nullptr, nullptr, nullptr};
 const CutlassPyKernel kernel = {"some_kernel",
                                 nullptr,
@@ -96,7 +100,7 @@ Frame rows() { return halves({40, 16}, {3, 16, 24}, {40, 24}); }
 TEST(rows_of_groups) {
   Decoded decoded(rows());
   const Problem& p = decoded.x.call.problem;
-  CHECK(p.m == 40 && p.n == 24 && p.k == 16 && p.batch == 3 && p.grouped == 'm' && !p.stacked && !p.told);
+  CHECK(p.m == 40 && p.n == 24 && p.k == 16 && p.batch == 3 && p.grouped == 'm' && !p.stacked() && !p.told);
   CHECK(p.layout_a == 't' && p.layout_b == 't' && decoded.x.call.a.batch == 0 && decoded.x.call.b.batch == 16 * 24);
   const CutlassPyGroups& g = decoded.x.call.groups;
   CHECK(g.kind == CUTLASS_PY_GROUP_SIZES && g.axis == 'm' && !g.wide && g.numbers == decoded.x.numbers.array->data);
