@@ -105,7 +105,8 @@ def library(families: Any, configs: list[Any]) -> dict[str, str]:
             seconds = len(set(map(family.function, part))) * family.core_seconds
             cmake.append((seconds, f"${{CMAKE_CURRENT_LIST_DIR}}/{family.name}_{i}.cu", family))
     # The elementwise kernels run wherever any kernel does, as what counts clusters; what loads cubins is of the host.
-    elementwise = [f"elementwise/{part}" for part in ("compose", "compose_complex", "copy", "gather", "reduce", "table")]
+    parts = ("clear", "compose", "compose_complex", "copy", "gather", "reduce", "table")
+    elementwise = [f"elementwise/{part}" for part in parts]
     for part in (*elementwise, "sm90/cubin"):
         path = f"${{PROJECT_SOURCE_DIR}}/src/cpp/kernels/{part}.cu"
         cmake.append((0, path, families.FAMILIES["simt_gemm"]))

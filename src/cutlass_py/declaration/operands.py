@@ -109,6 +109,7 @@ KEYWORDS: dict[str, dict[str, float | bool | str | None]] = {
     "grouped_gemm": {
         "offsets": None, "sizes": None, "gather": None, "out": None, "c": None, "alpha": 1.0, "beta": None,
         "bias": None, "activation": None, "gated": None, "aux": None, "scale_a": None, "scale_b": None,
-        "scale_out": None, "expected": None, "compute": None, "out_dtype": None, "deterministic": False, "kernel": None, "stream": None,
+        "scale_out": None, "expected": None, "compute": None, "out_dtype": None, "deterministic": False,
+        "kernel": None, "stream": None,
     },
 }  # fmt: skip
