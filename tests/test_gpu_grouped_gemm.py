@@ -282,7 +282,7 @@ def test_numbers_on_the_device_are_cut_off_not_trusted(how, dtype):
 def test_rows_by_their_numbers(dtype, layout):
     """Zeros where a has no such row, whatever the number; numbers of the host are checked."""
     case = Case("m", "tn", [40, 0, 100, 60], "bf16", "bf16")
-    a, rows = gpu.integers((70, 200), "bf16"), torch.randint(0, 70, (case.out.shape[0],))
+    a, rows = gpu.integers((70, case.a.shape[1]), "bf16"), torch.randint(0, 70, (case.out.shape[0],))
     given = numbers(case.sizes, "ends")
     case.a = a[rows.to(a.device)]
     source = a if layout == "t" else a.t().contiguous().t()

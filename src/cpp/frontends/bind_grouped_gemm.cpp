@@ -101,7 +101,7 @@ void bind_grouped_gemm(nb::module_& m) {
       "grouped_scratch_bytes",
       [](nb::handle a, nb::handle b, nb::handle sizes, const nb::typed<nb::dict, nb::str, nb::any>& keywords,
          nb::handle plan, int sm_count) {
-        const grouping::Asked asked{nb::none(), sizes, nb::none()};
+        const grouping::Asked asked{nb::none(), sizes, nb::none(), nb::none()};
         return grouping::scratch_bytes_of(a, b, asked, keywords_from(keywords), plan, sm_count);
       },
       "a"_a, "b"_a, "sizes"_a, "keywords"_a, "plan"_a, "sm_count"_a, "As `scratch_bytes`, of a grouped_gemm call.");
