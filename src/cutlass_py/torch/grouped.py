@@ -16,7 +16,7 @@ from torch.utils.flop_counter import register_flop_formula
 
 from .. import _core
 from ..arrays.torch_private import is_symbolic
-from ..declaration.epilogues import ACTIVATIONS
+from ..declaration.epilogues import ACTIVATIONS, GATED
 from ..epilogues.activations import Activation
 from ..errors import ArgumentError, NoKernelError
 from . import activations
@@ -47,11 +47,13 @@ class _Call(NamedTuple):
     parameters: Sequence[float] = ()
     out_dtype: torch.dtype | None = None
     keep_z: bool = False
+    gated: bool = False  # the activation is that of gates, which are the first half of z
 
 
 LIBRARY.define(
     "grouped_gemm(Tensor a, Tensor b, Tensor offsets, Tensor? bias=None, str activation='identity', "
-    "float[] parameters=[], ScalarType? out_dtype=None, bool keep_z=False) -> (Tensor, Tensor)",
+    "float[] parameters=[], ScalarType? out_dtype=None, bool keep_z=False, bool gated=False) "
+    "-> (Tensor, Tensor)",
     tags=(torch.Tag.pt2_compliant_tag, torch.Tag.flexible_layout),
 )
 operator = torch.ops.cutlass_py.grouped_gemm.default
@@ -66,7 +68,7 @@ _OPERANDS = {
 
 def grouped_mm(
     mat_a: Tensor, mat_b: Tensor, *, offs: Tensor | None = None, bias: Tensor | None = None,
-    out_dtype: torch.dtype | str | None = None, activation: str | Activation | None = None,
+    out_dtype: torch.dtype | str | None = None, activation: str | Activation | None = None, gated: str | None = None,
 ) -> Tensor:  # fmt: skip
     """torch.nn.functional.grouped_mm, with a bias and an activation, of f16, bf16, f32 and f64 in any layout.
 
@@ -83,6 +85,8 @@ def grouped_mm(
         bias: (N,), or (G, N): a row for each group, unless groups divide columns.
         out_dtype: of the result; that of mat_a where it is not given.
         activation: as gemm takes it, but no derivative.
+        gated: "silu", "gelu", "gelu_tanh", "relu" or "sigmoid" instead: the N columns are N / 2 gates and then as many
+            values, and the result, f(gates) * values, has N / 2. Not where groups divide k or columns.
 
     Returns:
         A row-major tensor without gaps, where torch pads rows to 16 bytes. Rows or columns behind the last group, which
@@ -94,12 +98,12 @@ def grouped_mm(
     """
     given = (mat_a, mat_b, offs, bias)
     if has_torch_function(given) and any(map(is_torch_function_proxy, given)):
-        keywords = {"offs": offs, "bias": bias, "out_dtype": out_dtype, "activation": activation}
+        keywords = {"offs": offs, "bias": bias, "out_dtype": out_dtype, "activation": activation, "gated": gated}
         return handle_torch_function(grouped_mm, given, mat_a, mat_b, **keywords)
     check_tensors("grouped_mm", {"mat_a": mat_a, "mat_b": mat_b}, offs=offs, bias=bias)
     if offs is not None and offs.dtype != torch.int32:
         raise RuntimeError(f"grouped_mm: offs is {offs.dtype}; expected torch.int32")
-    return _product("grouped_mm", mat_a, mat_b, offs, bias, out_dtype, activation)
+    return _product("grouped_mm", mat_a, mat_b, offs, bias, out_dtype, activation, gated)
 
 
 def gmm(a: Tensor, b: Tensor, batch_sizes: Tensor, trans_b: bool = False) -> Tensor:
@@ -128,24 +132,25 @@ def gmm(a: Tensor, b: Tensor, batch_sizes: Tensor, trans_b: bool = False) -> Ten
 
 
 def _product(
-    function: str, a: Tensor, b: Tensor, offsets: Tensor | None, bias: Tensor | None, out_dtype: Any, activation: Any
-) -> Tensor:
+    function: str, a: Tensor, b: Tensor, offsets: Tensor | None, bias: Tensor | None, out_dtype: Any, activation: Any,
+    gated: Any = None,
+) -> Tensor:  # fmt: skip
     names = _OPERANDS[function]
     kind = a.device.type
     a, b = cast(kind, a, b)
     if out_dtype is None and a.dtype in CAST:
         (bias,) = cast(kind, bias)
     out_dtype, name = DTYPE.get(out_dtype, out_dtype), activations.name_of(activation)
-    if wrong := _wrong(names, a, b, offsets, bias) or _wrong_epilogue(out_dtype, name):
+    if wrong := _wrong(names, a, b, offsets, bias) or _wrong_epilogue(out_dtype, name, gated):
         raise RuntimeError(f"{function}: {wrong}")
     try:
         if offsets is None:
             rows = bias.unsqueeze(1) if bias is not None and bias.dim() == 2 else bias
-            return gemm(a, b, bias=rows, activation=activation, out_dtype=out_dtype or a.dtype)
+            return gemm(a, b, bias=rows, activation=activation, gated=gated, out_dtype=out_dtype or a.dtype)
         parameters = activation.parameters if isinstance(activation, Activation) else ()
-        keeps_z = not _from_result(name, out_dtype or a.dtype) and name != "identity" and not is_exporting()
-        keep_z = keeps_z and needs_gradient((a, b, bias))
-        return _run(_Call(a, b, offsets, bias, name, parameters, out_dtype, keep_z))[0]
+        call = _Call(a, b, offsets, bias, gated or name, parameters, out_dtype, gated=gated is not None)
+        keep_z = call.activation != "identity" and not _from_result(call, out_dtype or a.dtype) and not is_exporting()
+        return _run(call._replace(keep_z=keep_z and needs_gradient((a, b, bias))))[0]
     except (ValueError, TypeError, NotImplementedError) as refusal:
         if isinstance(refusal, ArgumentError):  # of one number: "offsets[1]"
             words = (refusal.operand, refusal.other)
@@ -187,11 +192,15 @@ def _wrong(names: dict[str, str], a: Tensor, b: Tensor, offsets: Tensor | None, 
     return ""
 
 
-def _wrong_epilogue(out_dtype: Any, activation: Any) -> str:
+def _wrong_epilogue(out_dtype: Any, activation: Any, gated: Any) -> str:
     if out_dtype is not None and out_dtype not in NAME:
         return f"out_dtype is {out_dtype!r}; expected one of {', '.join(DTYPE)}, or torch's"
     if activation not in _ACTIVATIONS:
         return f"activation={activation!r} is not one of {', '.join(_ACTIVATIONS)}"
+    if gated is not None and gated not in GATED:
+        return f"gated={gated!r} is not one of {', '.join(GATED)}"
+    if gated is not None and activation != "identity":
+        return "activation is given but gated is, too"
     return ""
 
 
@@ -219,8 +228,8 @@ def _compute(*arguments: Any) -> tuple[Tensor, Tensor]:
     call = _Call(*arguments)
     on_device, (shape, dtype) = call.offsets.device.type != "cpu", _result(call)
     new = call.a.new_zeros if on_device and len(shape) == 2 else call.a.new_empty
-    d, z = new(shape, dtype=dtype), new(shape, dtype=_z_dtype(dtype)) if call.keep_z else None
-    keywords = {"out": d, "bias": call.bias, "activation": _function(call), "aux": z}
+    d, z = new(shape, dtype=dtype), new(_z_shape(call), dtype=_z_dtype(dtype)) if call.keep_z else None
+    keywords = {"out": d, "bias": call.bias, **_function(call), "aux": z}
     try:
         _core.grouped_gemm(call.a, call.b, offsets=call.offsets, **keywords)
     except NoKernelError:  # but for groups that the host knows
@@ -245,31 +254,39 @@ def _fake(*arguments: Any) -> tuple[Tensor, Tensor]:
             None if x is None else _core.TensorSpecBase(x.shape, x.stride(), NAME.get(x.dtype, "s32"), device, 256)
             for x in given
         )
-        keywords = {"bias": bias, "activation": _function(call), "out_dtype": NAME[dtype]}
+        keywords = {"bias": bias, **_function(call), "out_dtype": NAME[dtype]}
         _core.grouped_problem(a, b, ends, None, None, keywords)
     new = call.a.new_empty
-    return new(shape, dtype=dtype), new(shape, dtype=_z_dtype(dtype)) if call.keep_z else new(0)
+    return new(shape, dtype=dtype), new(_z_shape(call), dtype=_z_dtype(dtype)) if call.keep_z else new(0)
 
 
-def _function(call: _Call) -> str | Activation | None:
+def _function(call: _Call) -> dict[str, str | Activation | None]:
+    """As grouped_gemm's keywords."""
     if call.parameters:
-        return Activation(call.activation, tuple(call.parameters))
-    return None if call.activation == "identity" else call.activation
+        return {"activation": Activation(call.activation, tuple(call.parameters))}
+    name = None if call.activation == "identity" else call.activation
+    return {"gated" if call.gated else "activation": name}
 
 
 def _result(call: _Call) -> tuple[tuple[int, ...], torch.dtype]:
     """Shape and dtype."""
+    *rows, columns = _z_shape(call)
+    return (*rows, columns // 2 if call.gated else columns), call.out_dtype or call.a.dtype
+
+
+def _z_shape(call: _Call) -> tuple[int, ...]:
     shape = (call.a.shape[-2], call.b.shape[-1])
     each = call.a.dim() == call.b.dim() == 2
-    return (call.offsets.shape[0], *shape) if each else shape, call.out_dtype or call.a.dtype
+    return (call.offsets.shape[0], *shape) if each else shape
 
 
 def _z_dtype(dtype: torch.dtype) -> torch.dtype:
     return dtype if dtype in WIDE else torch.float32
 
 
-def _from_result(activation: str, dtype: torch.dtype) -> bool:
-    return activation in activations.FROM_RESULT and dtype in WIDE
+def _from_result(call: _Call, dtype: torch.dtype) -> bool:
+    """Whether the derivative follows from D."""
+    return call.activation in activations.FROM_RESULT and not call.gated and dtype in WIDE
 
 
 # ---------------------------------------------------------------------------------------------------- its gradient
@@ -279,13 +296,14 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> N
     call, (d, z) = _Call(*inputs), output
     ctx.set_materialize_grads(False)
     ctx.mark_non_differentiable(*(x for x, known in ((d, d.is_floating_point()), (z, call.keep_z)) if not known))
-    ctx.from_result = _from_result(call.activation, d.dtype)
+    ctx.from_result = _from_result(call, d.dtype)
     again = call.activation != "identity" and not ctx.from_result and not call.keep_z  # z is computed
     needs_a, needs_b = ctx.needs_input_grad[:2]
     kept = d if ctx.from_result else z if call.keep_z else None
     a, b = call.a if needs_b or again else None, call.b if needs_a or again else None
     ctx.save_for_backward(a, b, call.offsets, call.bias if again else None, kept)
-    ctx.activation, ctx.z_dtype, ctx.dtype = (call.activation, call.parameters), _z_dtype(d.dtype), call.a.dtype
+    ctx.activation, ctx.gated = (call.activation, call.parameters), call.gated
+    ctx.z_dtype, ctx.dtype = _z_dtype(d.dtype), call.a.dtype
     ctx.ranks, ctx.turned = (call.a.dim(), call.b.dim()), (column_major(call.a), column_major(call.b))
     ctx.bias = None if call.bias is None else (call.bias.dim(), call.bias.dtype)
     ctx.thread_flags = inherit_thread_flags()
@@ -307,6 +325,8 @@ def _of_linear(ctx: Any, of_d: Tensor | None, of_z: Tensor | None) -> Tensor | N
         y = of_d.to(at.dtype)
         if ctx.from_result:
             of_d = activations.derivative_from_result(name, y, at)
+        elif ctx.gated:
+            of_d = activations.gated_derivative(name, y, at)
         else:
             of_d = activations.derivative(name, y, at, parameters)
     return of_d if of_z is None else of_z if of_d is None else of_d + of_z
