@@ -16,7 +16,7 @@ from .. import _core
 from ..dispatch.launch_plan import LaunchPlan
 from ..kernels.operation import Problem, describe
 
-_FORMAT = 2  # kXlaFormat in xla_call.h
+_FORMAT = 3  # kXlaFormat in xla_call.h
 
 
 def target(operation: str) -> str:

@@ -13,13 +13,16 @@ from ..arrays.gpu import device
 from ..dispatch import planning
 from .custom_call import attributes, ordinals, target
 from .partitioning import divided
-from .spec import Spec, numpy_dtype
+from .reference import compute
+from .spec import Spec, numpy_dtype, product_of
 
 TARGET = target("gemm")
 
 
 def _lowered(*operands: Any, spec: Spec) -> list[Any]:
     said, scratch = _plan(spec, operands)
+    if said is None:
+        return _apart(operands, spec)
     results = [
         jax.ShapeDtypeStruct(result.shape, numpy_dtype(result.dtype))
         for result in spec.results([x.shape for x in operands])
@@ -36,12 +39,21 @@ def _lowered(*operands: Any, spec: Spec) -> list[Any]:
 lowering = divided(_lowered)
 
 
-def _plan(spec: Spec, operands: Any) -> tuple[dict[str, Any], int]:
-    """The attributes of the call, and its bytes of scratch."""
+def _apart(operands: Any, spec: Spec) -> list[Any]:
+    """Where no kernel makes gates and values into a result: the product, and XLA's operations behind it."""
+    with jax.enable_x64(True):
+        (product,) = _lowered(*operands[:2], spec=product_of(spec, operands))
+        return compute(spec, spec.named(operands), product)
+
+
+def _plan(spec: Spec, operands: Any) -> tuple[dict[str, Any] | None, int]:
+    """The attributes of the call, and its bytes of scratch; None where it is more than one kernel."""
     shapes, dtypes = [x.shape for x in operands], [dtype_name(x.dtype, "an operand") for x in operands]
     args = spec.arguments(shapes, dtypes, f"cuda:{ordinals()[0]}")
     problem = _core.problem(args.a, args.b, **args.keywords, kernel=spec.kernel)
     plan = planning.plan(problem, provided=False)
+    if plan.each:
+        return None, 0
     counts = {device(ordinal).sm_count for ordinal in ordinals()}
     scratch = max(_core.scratch_bytes(args.a, args.b, args.keywords, plan, count) for count in counts)
     results = ["out", *(name for name in ("aux", "bias_grad") if getattr(spec, name)), "scratch"]
@@ -54,6 +66,7 @@ def _plan(spec: Spec, operands: Any) -> tuple[dict[str, Any], int]:
             "scale_b": spec.scale_b,
             "scale_out": spec.scale_out,
             "activation": spec.activation.name,
+            "gated": int(spec.gated),
             "activation_parameters": np.array([*spec.activation.parameters, 0.0, 0.0][:2], np.float64),
             "compute": spec.compute or "",
             **attributes(problem, plan, spec.operands, results),
