@@ -64,6 +64,10 @@ def factors(a, b, scale_a, scale_b, gate):
     return cj.gemm(a, b, scale_a=scale_a, scale_b=scale_b, gate=gate, activation="silu", bias_grad=struct((64, 1)))
 
 
+def gates(a, b, bias):
+    return cj.gemm(a, b, bias=bias, gated="silu", aux=jax.ShapeDtypeStruct(D, "float32"))
+
+
 def rnn(x, weights):
     return jax.lax.scan(lambda h, w: (cj.gemm(h, w, activation="tanh"), None), x, weights)[0]
 
@@ -131,6 +135,10 @@ def automatic() -> None:
     check(epilogue, (put(A, "x", "y"), put(B, "y"), *others), ((16, 16), (16, 16)), ["all-reduce"])
     operands = put(A, "x"), put(B, None, "y"), put((64, 1), "x"), put((16,), "y"), put(D, "x", "y")
     check(factors, operands, ((16, 32), (32, 8), (16, 8), (16, 1), (1, 8)), ["all-reduce"], P("x", "y"))
+    # Gates stay with their values: rows are divided, or k.
+    check(gates, (put(A, "x"), put(B), put((16,))), ((16, 32), (32, 16)), out=P("x"))
+    check(gates, (put(A, "x"), put(B, None, "y"), put((16,))), ((16, 32), (32, 16)), ["all-gather"], P("x"))
+    check(gates, (put(A, None, "x"), put(B, "x"), put((16,))), ((64, 8), (8, 16)), ["all-reduce"])
     # Batches.
     check(cj.gemm, (put((8, *A), "x"), put(B, None, "y")), ((2, 64, 32), (32, 8)), out=P("x", None, "y"))
     check(cj.gemm, (put((4, 2, *A), "x"), put((2, *B), "y")), ((1, 1, 64, 32), (1, 32, 16)), out=P("x", "y"))
@@ -200,6 +208,10 @@ def explicit() -> None:
     operands = shard(A, "x"), shard(B, None, "y"), shard(D, "x", "y"), shard((16,), "y"), jnp.float32(2)
     check(epilogue, operands, "float32[64@x,16@y]", "float32[64@x,16@y]", "float32[16@y]")
     check(rnn, (shard((64, 32), "x"), shard((3, 32, 32))), "float32[64@x,32]")
+    check(gates, (shard(A, "x"), shard(B, None, "y"), shard((16,))), "float32[64@x,8]", "float32[64@x,16]")
+    of_gates = jax.grad(lambda *arrays: (gates(*arrays)[0] ** 2).mean(), (0, 1, 2))
+    types = "float32[64@x,32]", "float32[32,16]", "float32[16]"
+    check(of_gates, (shard(A, "x"), shard(B), shard((16,))), *types)
     eager = cj.gemm(shard(A, "x"), shard(B))
     assert str(jax.typeof(eager)) == "float32[64@x,16]"
     # Gradients are sharded as the operands.

@@ -1,4 +1,4 @@
-"""Gates and values on the device: every kernel of them, what is composed, groups, graphs."""
+"""Gates and values on the device: every kernel of them, what is composed, groups, graphs, cutlass_py.torch."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ torch = pytest.importorskip("torch")
 import gpu  # noqa: E402
 
 import cutlass_py  # noqa: E402
+import cutlass_py.torch as ct  # noqa: E402
 from cutlass_py.declaration.epilogues import EPILOGUES, GATED  # noqa: E402
 from cutlass_py.kernels.kernel import CutlassKernel  # noqa: E402
 
@@ -134,3 +135,105 @@ def test_tune_finds_a_kernel_of_gates_and_values():
     a, b = gpu.filled(gpu.integers((512, 1024), "bf16")), gpu.filled(gpu.integers((1024, 4096), "bf16"))
     found = cutlass_py.tune(a, b, gated="silu")
     assert "gated" in found.best.choice.route.kernel.name
+
+
+# ---------------------------------------------------------------------------------------------------- torch
+
+
+def leaf(*shape: int, dtype: str, scale: float = 1.0) -> torch.Tensor:
+    x = torch.randn(shape, device=gpu.DEVICE, generator=torch.Generator(gpu.DEVICE).manual_seed(sum(shape)))
+    return (scale * x).to(gpu.DTYPES[dtype]).requires_grad_()
+
+
+def layer(function: str, grouped: bool, dtype: str) -> tuple[Any, list[torch.Tensor], Any]:
+    """A call of cutlass_py.torch, the operands of a layer, whose weight lies as torch has it, and the same in f64."""
+    m, n, k = 208, 264, 128
+    lead = (len(SIZES),) if grouped else ()
+    a, weight = leaf(m, k, dtype=dtype), leaf(*lead, 2 * n, k, dtype=dtype, scale=k**-0.5)
+    bias = leaf(*lead, 2 * n, dtype=dtype)
+    ends = torch.tensor(SIZES, device=gpu.DEVICE).cumsum(0).int()
+
+    def ours(a: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+        if grouped:
+            return ct.grouped_mm(a, weight.mT, offs=ends, bias=bias, gated=function)
+        return ct.gemm(a, weight.mT, bias=bias, gated=function)
+
+    def wanted(a: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+        if not grouped:
+            gates, values = halves(a.double() @ weight.double().mT + bias.double())
+            return gpu.apply(function, gates) * values
+        rows = a.double()[: sum(SIZES)].split(SIZES)
+        z = [x @ w.mT + row for x, w, row in zip(rows, weight.double(), bias.double(), strict=True)]
+        gates, values = halves(torch.cat(z))
+        return torch.cat([gpu.apply(function, gates) * values, a.new_zeros(m - sum(SIZES), n).double()])
+
+    return ours, [a, weight, bias], wanted
+
+
+def alike(found: torch.Tensor, wanted: torch.Tensor) -> None:
+    near = 3e-2 if found.dtype.itemsize == 2 else 1e-4 if found.dtype == torch.float32 else 1e-10
+    torch.testing.assert_close(found.double(), wanted.double(), rtol=near, atol=near * float(wanted.abs().max()))
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "f16", "f32", "f64"])
+@pytest.mark.parametrize("grouped", [False, True])
+@pytest.mark.parametrize("function", ["silu", "gelu_tanh", "relu"])
+def test_torch_values_and_gradients(function, grouped, dtype):
+    """f32 and f64 have no kernels of groups: those are known to the host, and z is written all the same."""
+    ours, given, wanted = layer(function, grouped, dtype)
+    d, e = ours(*given), wanted(*given)
+    assert d.dtype == gpu.DTYPES[dtype]
+    alike(d, e)
+    weight = torch.randn_like(e)
+    found = torch.autograd.grad(d, given, weight.to(d.dtype))
+    for x, y in zip(found, torch.autograd.grad(e, given, weight), strict=True):
+        alike(x, y)
+
+
+@pytest.mark.parametrize("keeps", [False, True])
+def test_a_graph_of_torch_waits_for_nobody(keeps):
+    """A forward pass with and without what the backward pass reads: else its capture is refused."""
+    ours, given, wanted = layer("silu", True, "bf16")
+    with torch.set_grad_enabled(keeps):
+        ours(*given)
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            d = ours(*given)
+    graph.replay()
+    alike(d, wanted(*given))
+
+
+@gpu.quiet
+@pytest.mark.parametrize("grouped", [False, True])
+def test_torch_compile(grouped):
+    torch._dynamo.reset()
+    ours, given, _ = layer("silu", grouped, "bf16")
+    found, d = torch.compile(ours, fullgraph=True)(*given), ours(*given)
+    alike(found, d)
+    weight = torch.randn_like(d)
+    for x, y in zip(*(torch.autograd.grad(x, given, weight) for x in (found, d)), strict=True):
+        alike(x, y)
+
+
+def test_experts_of_transformers():
+    transformers = pytest.importorskip("transformers", minversion="5.17")
+    config = transformers.MixtralConfig(
+        vocab_size=64, hidden_size=128, intermediate_size=256, num_hidden_layers=1, num_attention_heads=2,
+        num_key_value_heads=1, num_experts_per_tok=2, max_position_embeddings=64, num_local_experts=4,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    model = transformers.AutoModelForCausalLM.from_config(config).to(gpu.DEVICE, torch.bfloat16)
+    experts = next(x for name, x in model.named_modules() if name.endswith("experts"))
+    for parameter in experts.parameters():
+        torch.nn.init.normal_(parameter, std=0.1)
+    x = leaf(48, 128, dtype="bf16")
+    index = torch.stack([torch.randperm(4, device=gpu.DEVICE)[:2] for _ in range(48)])
+    shares = torch.rand(48, 2, device=gpu.DEVICE).bfloat16()
+    results = []
+    for name in (ct.register_experts(), "eager"):
+        model.set_experts_implementation(name)
+        d = experts(x, index, shares)
+        results.append((d, *torch.autograd.grad(d.float().sum(), (x, *experts.parameters()))))
+    for found, wanted in zip(*results, strict=True):
+        alike(found, wanted)

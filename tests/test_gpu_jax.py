@@ -222,6 +222,39 @@ def test_vmap(axes):
     np.testing.assert_array_equal(np.asarray(found, np.float64), rounded(x @ y, "bf16"))
 
 
+# ------------------------------------------------------------------------------------------------ gates and values
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32", "float64"])
+@pytest.mark.parametrize("layout", ["tn", "tt"])
+@pytest.mark.parametrize("function", ["silu", "gelu"])
+def test_gates_and_values(function, layout, dtype):
+    """Joined by a kernel (16 bits, Hopper), or by XLA's operations behind the product."""
+    x, w = normal((96, 128), dtype), normal((512, 128) if layout == "tn" else (128, 512), dtype, seed=1) / 16
+    bias, dy = normal((512,), dtype), normal((96, 64), dtype, seed=2)
+    w2, aux = normal((256, 64) if layout == "tn" else (64, 256), dtype, seed=3) / 8, normal((96, 512), dtype, seed=4)
+    tolerance = {"bfloat16": 3e-2, "float16": 5e-3, "float32": 1e-4, "float64": 1e-10}[dtype]
+
+    def forward(x, w, bias):
+        return cj.gemm(x, w, layout=layout, bias=bias, gated=function, aux=jax.ShapeDtypeStruct((96, 512), dtype))
+
+    def loss(x, w, bias):
+        return (cj.gemm(x, w, layout=layout, bias=bias, gated=function).astype(jnp.float32) ** 2).sum()
+
+    def back(dy, w2, aux):
+        return cj.gemm(dy, w2, layout=layout, gated=f"d_{function}", aux=aux)
+
+    for call, arrays in ((forward, (x, w, bias)), (jax.grad(loss, (0, 1, 2)), (x, w, bias)), (back, (dy, w2, aux))):
+        assert_close(run(call, *arrays), on_host(call, *arrays), tolerance)
+
+
+@pytest.mark.sm90
+def test_gates_and_values_are_one_call():
+    call = partial(cj.gemm, layout="tn", gated="silu")
+    text = jax.jit(call).lower(normal((512, 128)), normal((1024, 128))).as_text()
+    assert "fused_gated" in text and "exponential" not in text
+
+
 # ------------------------------------------------------------------------------------------------ quantize
 
 

@@ -248,7 +248,7 @@ def test_frameworks_take_the_keywords_of_gemm(framework):
     pytest.importorskip(framework)
     theirs = inspect.signature(import_module(f"cutlass_py.{framework}").gemm).parameters
     ours = inspect.signature(cutlass_py.GemmArguments).parameters
-    lacking = {"epilogue", "gated"} | {"jax": {"out"}}.get(framework, set())  # arrays do not change
+    lacking = {"epilogue"} | {"jax": {"out"}}.get(framework, set())  # arrays do not change
     own = {"jax": {"layout", "kernel"}}.get(framework, {"kernel"})
     assert set(theirs) ^ set(ours) == lacking | own
     for name in set(theirs) & set(ours):

@@ -16,18 +16,18 @@ SMALL = {
 }  # fmt: skip
 
 
-def config_of(kind):
-    """Experts with a gate; with many; with a bias, and transposed weights."""
+def config_of(kind, **changes):
+    """Experts with a gate; with many; with a bias, and transposed weights whose gates stand between the values."""
     if kind == "mixtral":
-        return transformers.MixtralConfig(**SMALL, num_local_experts=4)
+        return transformers.MixtralConfig(**SMALL, num_local_experts=4, **changes)
     if kind == "qwen3":
         return transformers.Qwen3MoeConfig(**SMALL, num_experts=16, moe_intermediate_size=24, decoder_sparse_step=1)
     return transformers.GptOssConfig(**SMALL, num_local_experts=4)
 
 
-def model_of(kind, dtype=torch.float64):
+def model_of(kind, dtype=torch.float64, **changes):
     torch.manual_seed(0)
-    model = transformers.AutoModelForCausalLM.from_config(config_of(kind)).to(dtype)
+    model = transformers.AutoModelForCausalLM.from_config(config_of(kind, **changes)).to(dtype)
     for parameter in model.parameters():  # biases are zeros at first
         torch.nn.init.normal_(parameter, std=0.2)
     return model
@@ -51,6 +51,48 @@ def test_models_compute_what_they_did(kind):
     assert ours.keys() == gradients.keys() and any("experts" in name for name in ours)
     for name, gradient in gradients.items():
         torch.testing.assert_close(ours[name], gradient, msg=lambda text, name=name: f"{name}: {text}")
+
+
+@pytest.fixture
+def fused(monkeypatch):
+    """What `gated` was in each of the grouped products."""
+    seen = []
+
+    def grouped_mm(*args, **keywords):
+        seen.append(keywords["gated"])
+        return ct.grouped_mm(*args, **keywords)
+
+    monkeypatch.setattr("cutlass_py.torch.experts.grouped_mm", grouped_mm)
+    return seen
+
+
+FUNCTIONS = {
+    "silu": "silu", "swish": "silu", "gelu": "gelu", "gelu_python": "gelu", "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh", "relu": "relu", "tanh": None, "gelu_10": None,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("act", FUNCTIONS)
+def test_gates_go_with_the_product_where_it_knows_their_function(act, fused):
+    model, tokens = model_of("mixtral", hidden_act=act), torch.randint(0, 64, (2, 9))
+    wanted, gradients = run(model, "eager", tokens)
+    assert not fused
+    logits, ours = run(model, NAME, tokens)
+    assert fused == [FUNCTIONS[act], None] * 2
+    torch.testing.assert_close(logits, wanted)
+    for name, gradient in gradients.items():
+        torch.testing.assert_close(ours[name], gradient, msg=lambda text, name=name: f"{name}: {text}")
+
+
+def test_gates_between_values_or_with_hooks_are_left(fused):
+    tokens = torch.randint(0, 64, (2, 9))
+    run(model_of("gpt_oss"), NAME, tokens)
+    model, calls = model_of("qwen3"), []
+    for name, x in model.named_modules():
+        if name.endswith("experts"):
+            x.act_fn.register_forward_hook(lambda *_: calls.append(1))
+    run(model, NAME, tokens)
+    assert set(fused) == {None} and len(calls) == 2
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

@@ -263,6 +263,7 @@ def fused_calls(monkeypatch):
 
 
 FUSED = {"gelu": nn.GELU, "gelu_tanh": partial(nn.GELU, "tanh"), "relu": nn.ReLU, "silu": nn.SiLU}
+FUSED["sigmoid"] = nn.Sigmoid
 
 
 def test_every_activation_with_a_derivative_is_fused():

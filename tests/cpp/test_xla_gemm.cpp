@@ -25,6 +25,7 @@ Values cutlass_py::written<XlaGemm>() {
           {"scale_b", 1.0},
           {"scale_out", 1.0},
           {"activation", "identity"},
+          {"gated", int64_t(0)},
           {"activation_parameters", std::vector<double>{0, 0}},
           {"compute", ""},
           {"kernel", "some_kernel"},
@@ -100,6 +101,19 @@ TEST(epilogue) {
   CHECK(e.c.data == x.call.d.data);  // one buffer, donated
 }
 
+TEST(gates_and_values) {
+  Frame frame;
+  frame.argument({3, 4}).argument({4, 10}).result({3, 5}).result({3, 10});
+  frame.with("results", "out aux").with("activation", "silu").with("gated", int64_t(1));
+  const XlaGemm forward = decoded(std::move(frame));
+  CHECK(forward.call.problem.pairs == 'b' && forward.call.problem.n == 5);
+  CHECK(forward.call.problem.activation == Activation::silu);
+  Frame back;
+  back.argument({3, 4}).argument({4, 5}).argument({3, 10}).result({3, 10});
+  back.with("operands", "a b aux").with("results", "out").with("activation", "d_silu").with("gated", int64_t(1));
+  CHECK(decoded(std::move(back)).call.problem.pairs == 'd');
+}
+
 TEST(complex_factors) {
   Frame frame;
   frame.argument({3, 4}, xla::DataType::c64).argument({4, 5}, xla::DataType::c64).result({3, 5}, xla::DataType::c64);
@@ -153,7 +167,7 @@ TEST(messages) {
   const std::string writer = "; expected what cutlass_py.jax writes";
   const std::string lacking = " of the call is missing, or of another type" + writer;
   CHECK(with_scratch().with("format", int64_t(9)).error() ==
-        "gemm: the call was lowered in format 9; this version of cutlass_py reads 2");
+        "gemm: the call was lowered in format 9; this version of cutlass_py reads 3");
   CHECK(with_scratch().with("format", 1.0).error() == "gemm: attribute format" + lacking);
   CHECK(with_scratch().with("alpha", std::vector<double>{1}).error() == "gemm: attribute alpha" + lacking);
   Frame missing = with_scratch();

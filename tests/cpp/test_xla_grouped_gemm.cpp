@@ -26,6 +26,7 @@ Values cutlass_py::written<XlaGroupedGemm>() {
           {"scale_b", 1.0},
           {"scale_out", 1.0},
           {"activation", "identity"},
+          {"gated", int64_t(0)},
           {"activation_parameters", std::vector<double>{0, 0}},
           {"compute", ""},
           {"kernel", "some_kernel"},

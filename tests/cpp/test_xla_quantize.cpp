@@ -83,7 +83,7 @@ TEST(what_is_kept_launches_alike) {
 TEST(messages) {
   const std::string writer = "; expected what cutlass_py.jax writes";
   CHECK(error(std::move(frame().with("format", int64_t(9)))) ==
-        "quantize: the call was lowered in format 9; this version of cutlass_py reads 2");
+        "quantize: the call was lowered in format 9; this version of cutlass_py reads 3");
   CHECK(error(std::move(frame().with("scaling", "col"))) == "quantize: scaling is 'col'" + writer);
   CHECK(error(std::move(frame().with("results", "out out"))) == "quantize: the call has out twice");
   CHECK(error(std::move(frame().with("results", "out scratch"))) == "quantize: the call lacks x, out or scales");

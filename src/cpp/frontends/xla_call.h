@@ -14,7 +14,7 @@
 namespace cutlass_py {
 
 // The meaning of the attributes. An exported module keeps the one that it was lowered with.
-constexpr int64_t kXlaFormat = 2;
+constexpr int64_t kXlaFormat = 3;
 
 // The attributes of a frame. Throws std::invalid_argument where they are none of ours.
 class Attributes {

@@ -231,6 +231,8 @@ def _lean_declared() -> Iterator[GemmConfig]:
             yield _sm90(pair, "tn", d, "fused_scaled", design, "fast")
         for design in (*tiles.SM90_LEAN_PROMOTED, *tiles.SM90_LEAN_PROMOTED_DIRECT):
             yield _sm90(pair, "tn", d, "fused_scaled", design)
+    for design in tiles.SM90_LEAN_PAIRS_LEAST:
+        yield _sm90(("e4m3", "e4m3"), "tn", "bf16", "fused_gated_scaled", design, "fast")
     for pair, d, epilogue in product(_FP8, ("bf16", "f32"), ("fused", "fusedc")):
         for design in tiles.SM90_LEAN_BLOCK:
             yield _sm90(pair, "tn", d, epilogue, design)

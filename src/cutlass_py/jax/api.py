@@ -35,6 +35,7 @@ def gemm(
     activation: str | Activation | None = None,
     aux: Any = None,
     gate: Any = None,
+    gated: str | None = None,
     scale_a: Any = None,
     scale_b: Any = None,
     scale_out: Any = None,
@@ -60,8 +61,9 @@ def gemm(
             (jax.jit(donate_argnums=...)) for a result in place; XLA copies it first where something else needs it.
         alpha, beta, bias, gate, scale_a, scale_b, scale_out: as in cutlass_py.gemm. Arrays may be traced; no blocks.
         activation: a name, cutlass_py.leaky_relu(slope) or cutlass_py.clamp(low, high), as in cutlass_py.gemm.
-        aux: with a derivative as activation the array that it reads. Otherwise jax.ShapeDtypeStruct of the array to
-            write: it is returned after the result.
+        gated: as in cutlass_py.gemm.
+        aux: with a derivative, as activation or `gated`, the array that it reads. Otherwise jax.ShapeDtypeStruct of the
+            array to write: it is returned after the result.
         bias_grad: jax.ShapeDtypeStruct of the sums to write, returned last.
         compute, splits, deterministic, batch_invariant: as in cutlass_py.gemm. The last three say nothing on
             the CPU. What is traced within `cutlass_py.batch_invariant()` is batch invariant.
@@ -83,7 +85,8 @@ def gemm(
         "alpha": alpha, "beta": beta, "scale_out": scale_out, "bias_grad": bias_grad,
     }  # fmt: skip
     derivatives = [name for name, row in ACTIVATIONS.items() if row.derivative]
-    results = ("bias_grad",) if getattr(activation, "name", activation) in derivatives else ("aux", "bias_grad")
+    reads_aux = getattr(gated or activation, "name", gated or activation) in derivatives
+    results = ("bias_grad",) if reads_aux else ("aux", "bias_grad")
     written = {name: given.pop(name) for name in results if given[name] is not None}
     for name, x in written.items():
         if not isinstance(x, jax.ShapeDtypeStruct):
@@ -94,7 +97,7 @@ def gemm(
     numbers = {name: x for name, x in given.items() if x is not None and name not in arrays}
     options = {
         "compute": compute, "splits": splits, "deterministic": deterministic, "batch_invariant": batch_invariant,
-        "activation": activation,
+        "activation": activation, "gated": gated,
     }  # fmt: skip
     _check_layout(layout, arrays)
     if out_dtype is not None:
@@ -112,7 +115,8 @@ def gemm(
         layout,
         aux=_result(written, "aux"),
         bias_grad=_result(written, "bias_grad"),
-        activation=_activation(activation),
+        activation=_activation(gated or activation),
+        gated=gated is not None,
         compute=compute,
         splits=splits if splits is None or isinstance(splits, str) else int(splits),
         deterministic=bool(deterministic),

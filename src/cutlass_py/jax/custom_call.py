@@ -19,7 +19,7 @@ from ..arrays.gpu import device
 from ..dispatch.launch_plan import LaunchPlan
 from ..kernels.operation import Problem, describe
 
-_FORMAT = 2  # kXlaFormat in xla_call.h
+_FORMAT = 3  # kXlaFormat in xla_call.h
 
 
 def target(operation: str) -> str:

@@ -12,13 +12,16 @@ from ..arrays.dtype_names import dtype_name
 from ..dispatch import planning
 from .custom_call import attributes, ordinals, scratch, target
 from .partitioning import divided
-from .spec import Spec, numpy_dtype
+from .reference import compute
+from .spec import Spec, numpy_dtype, product_of
 
 TARGET = target("gemm")
 
 
 def _lowered(*operands: Any, spec: Spec) -> list[Any]:
     said, memory = _plan(spec, operands)
+    if said is None:
+        return _apart(operands, spec)
     results = [
         jax.ShapeDtypeStruct(result.shape, numpy_dtype(result.dtype))
         for result in spec.results([x.shape for x in operands])
@@ -34,12 +37,21 @@ def _lowered(*operands: Any, spec: Spec) -> list[Any]:
 lowering = divided(_lowered)
 
 
-def _plan(spec: Spec, operands: Any) -> tuple[dict[str, Any], jax.ShapeDtypeStruct]:
-    """The attributes of the call, and its scratch."""
+def _apart(operands: Any, spec: Spec) -> list[Any]:
+    """Where no kernel makes gates and values into a result: the product, and XLA's operations behind it."""
+    with jax.enable_x64(True):
+        (product,) = _lowered(*operands[:2], spec=product_of(spec, operands))
+        return compute(spec, spec.named(operands), product)
+
+
+def _plan(spec: Spec, operands: Any) -> tuple[dict[str, Any] | None, jax.ShapeDtypeStruct]:
+    """The attributes of the call, and its scratch; None where it is more than one kernel."""
     shapes, dtypes = [x.shape for x in operands], [dtype_name(x.dtype, "an operand") for x in operands]
     args = spec.arguments(shapes, dtypes, f"cuda:{ordinals()[0]}")
     problem = _core.problem(args.a, args.b, **args.keywords, kernel=spec.kernel)
     plan = planning.plan(problem, provided=False)
+    if plan.each:
+        return None, scratch(lambda count: 0)
     memory = scratch(lambda count: _core.scratch_bytes(args.a, args.b, args.keywords, plan, count))
     results = ["out", *(name for name in ("aux", "bias_grad") if getattr(spec, name)), "scratch"]
     return keywords_of(spec) | attributes(problem, plan, spec.operands, results), memory
@@ -55,6 +67,7 @@ def keywords_of(spec: Spec) -> dict[str, Any]:
         "scale_b": spec.scale_b,
         "scale_out": spec.scale_out,
         "activation": spec.activation.name,
+        "gated": int(spec.gated),
         "activation_parameters": np.array([*spec.activation.parameters, 0.0, 0.0][:2], np.float64),
         "compute": spec.compute or "",
     }

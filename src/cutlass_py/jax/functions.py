@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -88,6 +89,19 @@ def pullback(activation: Activation, x: Any, cotangent: Any) -> Any:
     if (name := f"d_{activation.name}") in _FUNCTIONS:
         return _FUNCTIONS[name](x) * cotangent
     return jax.vjp(function(activation), x)[1](cotangent)[0]
+
+
+def gated(activation: Activation, pairs: Any) -> Any:
+    """f(gates) * values, of gates and values beside each other."""
+    gates, values = jnp.split(pairs, 2, -1)
+    return function(activation)(gates) * values
+
+
+def gated_pullback(activation: Activation, pairs: Any, cotangent: Any) -> Any:
+    """The cotangents of gates and of values, beside each other; for activation f or f'."""
+    f = replace(activation, name=activation.name.removeprefix("d_"))
+    gates, values = jnp.split(pairs, 2, -1)
+    return jnp.concatenate([pullback(f, gates, cotangent * values), function(f)(gates) * cotangent], -1)
 
 
 def rounded(x: Any, dtype: str) -> Any:

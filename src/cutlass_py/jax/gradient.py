@@ -22,7 +22,7 @@ from ..arrays.dtype_names import dtype_name
 from ..declaration.dtypes import DTYPES
 from ..declaration.epilogues import ACTIVATIONS
 from ..epilogues.activations import Activation
-from .functions import FROM_RESULT, function, pullback, rounded
+from .functions import FROM_RESULT, function, gated_pullback, pullback, rounded
 from .primitive import bind
 from .spec import Result, Shape, Spec, elementwise_dtype, factor_dtype, numpy_dtype
 
@@ -42,19 +42,19 @@ def _forward(spec: Spec, primals: tuple[Any, ...]) -> tuple[list[Any], _Kept]:
     """Differentiable again. Keeps the operands, what f' follows from (z or D), and the names of what has a gradient."""
     operands = tuple(x.value for x in primals)
     wanted = {name: None for name, x in zip(spec.operands, primals, strict=True) if x.perturbed}
-    gated, name = "gate" in spec.operands, spec.activation.name
+    gate, name = "gate" in spec.operands, spec.activation.name
     scaled = spec.scale_out != 1 or "scale_out" in spec.operands
-    if name in FROM_RESULT and not gated and not scaled and not _narrow(spec):  # f' follows from D as it is stored
+    if name in FROM_RESULT and not (gate or spec.gated or scaled or _narrow(spec)):  # f' follows from D as it is stored
         results = differentiable(spec, operands)
         return results, (operands, {"d": results[0]}, wanted)
-    needs_z = "gate" in wanted if gated else name != "identity" and not ACTIVATIONS[name].derivative
+    needs_z = "gate" in wanted if gate else name != "identity" and not ACTIVATIONS[name].derivative
     if not needs_z:
         return differentiable(spec, operands), (operands, {}, wanted)
     if spec.aux:
         results = differentiable(spec, operands)
         whole = np.can_cast(numpy_dtype(_dtype_of_z(spec)), numpy_dtype(spec.aux.dtype))
         return results, (operands, {"z": results[1]} if whole else {}, wanted)
-    aux = Result(spec.out_shape(*(x.shape for x in operands[:2])), _dtype_of_z(spec))
+    aux = Result(spec.product_shape(*(x.shape for x in operands[:2])), _dtype_of_z(spec))
     # A kernel that was asked for does not write z: one that does is another.
     d, z, *others = differentiable(replace(spec, aux=aux, kernel=None), operands)
     return [d, *others], (operands, {"z": z}, wanted)
@@ -104,6 +104,8 @@ def _wide(x: Any, dtype: Any) -> Any:
 def _through_activation(spec: Spec, x: dict[str, Any], kept: Any, wanted: Any, d_y: Any) -> tuple[dict[str, Any], Any]:
     """The cotangents of gate or aux, where they are wanted, and of z."""
     f, found = spec.activation, dict[str, Any]()
+    if spec.gated:
+        return _through_pairs(spec, x, kept, wanted, d_y)
     for name in ("gate", "aux"):
         if name in x:
             at = _sharded_as(d_y, jnp.broadcast_to(_wide(x[name], d_y.dtype), d_y.shape))
@@ -117,6 +119,20 @@ def _through_activation(spec: Spec, x: dict[str, Any], kept: Any, wanted: Any, d
     return found, pullback(f, _z(spec, x, kept, d_y.dtype), d_y)
 
 
+def _through_pairs(spec: Spec, x: dict[str, Any], kept: Any, wanted: Any, d_y: Any) -> tuple[dict[str, Any], Any]:
+    """The same where gates and values are columns of z, or of D and aux."""
+    f = spec.activation
+    if "aux" not in x:
+        return {}, gated_pullback(f, _z(spec, x, kept, d_y.dtype), d_y)
+    columns = d_y.shape[-1]
+    aux = _sharded_as(d_y, jnp.broadcast_to(_wide(x["aux"], d_y.dtype), d_y.shape))
+    if "aux" not in wanted:  # D is linear in z: at any of them
+        zeros = jnp.zeros_like(d_y[..., : columns // 2])
+        return {}, jax.vjp(lambda z: gated_pullback(f, aux, z), zeros)[1](d_y)[0]
+    of_aux, d_z = jax.vjp(partial(gated_pullback, f), aux, _z(spec, x, kept, d_y.dtype))[1](d_y)
+    return {"aux": of_aux}, d_z
+
+
 def _z(spec: Spec, x: dict[str, Any], kept: dict[str, Any], wide: Any) -> Any:
     return _wide(kept["z"], wide) if "z" in kept else _recomputed(spec, x, wide, activation=_IDENTITY)
 
@@ -125,7 +141,7 @@ def _recomputed(spec: Spec, x: dict[str, Any], wide: Any, **changes: Any) -> Any
     """The result of a simpler call on the same operands, in this dtype."""
     names = [name for name in spec.operands if name != "scale_out"]
     if changes.get("activation") is _IDENTITY:
-        names = [name for name in names if name not in ("gate", "aux")]
+        names, changes["gated"] = [name for name in names if name not in ("gate", "aux")], False
     out_dtype = dtype_name(wide, "out_dtype")
     changes |= {"aux": None, "bias_grad": None, "scale_out": 1.0, "out_dtype": out_dtype, "kernel": None}
     simpler = replace(spec, operands=tuple(names), **changes)

@@ -25,7 +25,7 @@ from ..declaration.dtypes import DTYPES
 from .functions import rounded
 from .primitive import bind, gemm_p
 from .reference import compute
-from .spec import Result, Spec, axes_of, factor_dtype, product_dtype
+from .spec import Result, Spec, axes_of, factor_dtype, product_of
 
 _Axes = tuple[str, ...]  # of a mesh
 _Split = dict[str, _Axes]  # by letter
@@ -181,7 +181,5 @@ class _Division:
 
     def _product(self, spec: Spec, operands: Sequence[Any], axes: _Axes) -> Any:
         """a @ b of the whole k."""
-        dtype = product_dtype(dtype_name(operands[0].dtype, "a"), spec.compute)
-        options = {name: getattr(spec, name) for name in ("compute", "splits", "deterministic", "batch_invariant")}
-        (part,) = self.lowered(*operands[:2], spec=Spec(("a", "b"), dtype, spec.layout, **options))
+        (part,) = self.lowered(*operands[:2], spec=product_of(spec, operands))
         return jax.lax.psum(part, axes)

@@ -116,7 +116,7 @@ def _at_once(spec: Spec, operands: dict[str, Any], batched: set[str], size: int)
         found = f"vmap over {size} elements, a symbolic axis"
         raise wrong_type(found=found, expected="a number, to choose a kernel by")
     shapes = {name: x.shape[name in batched :] for name, x in operands.items()}
-    out = spec.out_shape(shapes["a"], shapes["b"])
+    out = spec.product_shape(shapes["a"], shapes["b"])
     for name, core in (("scale_a", (out[-2], 1)), ("scale_b", (1, out[-1]))):
         if name in batched and not shapes[name]:  # a factor for each problem: a vector that repeats it
             operands[name], shapes[name] = jnp.broadcast_to(operands[name][:, None, None], (size, *core)), core

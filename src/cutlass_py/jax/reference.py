@@ -10,7 +10,7 @@ from jax.interpreters import mlir
 
 from ..arrays.dtype_names import dtype_name
 from ..errors import wrong_value
-from .functions import function, rounded
+from .functions import function, gated, gated_pullback, rounded
 from .primitive import gemm_p
 from .spec import Spec, accumulator_of, elementwise_dtype, numpy_dtype, product_dtype
 
@@ -29,8 +29,7 @@ def compute(spec: Spec, x: dict[str, Any], product: Any = None) -> list[Any]:
     wide = numpy_dtype("f64" if "s32" in dtypes else elementwise_dtype(dtypes))
     with jax.numpy_rank_promotion("allow"):  # what is not batched has fewer dimensions
         z = _linear(spec, x, wide, product)
-        f, factor = function(spec.activation), x.get("aux", x.get("gate"))  # of what a derivative or a gate is given
-        y = f(z) if factor is None else z * f(factor.astype(wide))
+        y = _function(spec, x, z, wide)
     results = [rounded(_times(y, spec.scale_out, x.get("scale_out")), spec.out_dtype)]
     if spec.aux:
         results.append(rounded(z, spec.aux.dtype))
@@ -42,6 +41,16 @@ def compute(spec: Spec, x: dict[str, Any], product: Any = None) -> list[Any]:
     return results
 
 
+def _function(spec: Spec, x: dict[str, Any], z: Any, wide: Any) -> Any:
+    f, factor = function(spec.activation), x.get("aux", x.get("gate"))  # of what a derivative or a gate is given
+    if factor is None:
+        return gated(spec.activation, z) if spec.gated else f(z)
+    if not spec.gated:
+        return z * f(factor.astype(wide))
+    pairs = jnp.broadcast_to(factor.astype(wide), (*z.shape[:-1], factor.shape[-1]))
+    return gated_pullback(spec.activation, pairs, z)
+
+
 def _linear(spec: Spec, x: dict[str, Any], wide: Any, product: Any) -> Any:
     """alpha * scale_a * scale_b * (a @ b) + beta * c + bias. What has a factor of 0 is not read: its NaN stays.
 
@@ -49,7 +58,7 @@ def _linear(spec: Spec, x: dict[str, Any], wide: Any, product: Any) -> Any:
     """
     number, k = spec.alpha * spec.scale_a * spec.scale_b, x["a"].shape[-1 if spec.layout[0] == "t" else -2]
     if 0 in (spec.alpha, spec.scale_a, spec.scale_b, k):
-        z = jnp.zeros(spec.out_shape(x["a"].shape, x["b"].shape), wide)
+        z = jnp.zeros(spec.product_shape(x["a"].shape, x["b"].shape), wide)
     else:
         if product is None:  # in the accumulator's dtype; sums of integers wrap around
             summed = numpy_dtype(product_dtype(dtype_name(x["a"].dtype, "a"), spec.compute))

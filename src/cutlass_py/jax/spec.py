@@ -17,6 +17,7 @@ import numpy as np
 from ..arrays.dtype_names import dtype_name
 from ..arrays.tensor_spec import TensorSpec
 from ..declaration.dtypes import DTYPES, arithmetic
+from ..declaration.epilogues import ACTIVATIONS
 from ..epilogues.activations import Activation
 from ..operations.gemm.arguments import GemmArguments
 
@@ -41,6 +42,7 @@ class Spec:
         layout: of a, then b: "t" as it is, "n" if it lies transposed.
         out_dtype: of D.
         aux: what is written there, absent where aux is read or not asked for; likewise bias_grad.
+        gated: the activation is that of gates, columns of b (of D and aux, where it is a derivative) before the values.
         alpha, beta, scale_a, scale_b, scale_out: the numbers; 1 where an array takes their place.
         compute, splits, deterministic, batch_invariant, kernel: as in gemm, the kernel by name.
     """
@@ -56,6 +58,7 @@ class Spec:
     scale_b: float = 1.0
     scale_out: float = 1.0
     activation: Activation = Activation("identity")
+    gated: bool = False
     compute: str | None = None
     splits: int | str | None = None
     deterministic: bool = False
@@ -77,20 +80,28 @@ class Spec:
         return [*(dtype_name(y.dtype, name) for name, y in x.items()), self.out_dtype, *results]
 
     def out_shape(self, a: Shape, b: Shape) -> Shape:
-        """Of D, whose batch is what those of a and b broadcast to."""
+        """Of D: where gates and values lie beside each other, half the columns of the product, or twice as many."""
+        *rows, columns = self.product_shape(a, b)
+        if self.gated:
+            columns = 2 * columns if ACTIVATIONS[self.activation.name].derivative else columns // 2
+        return (*rows, columns)
+
+    def product_shape(self, a: Shape, b: Shape) -> Shape:
+        """Of a @ b, whose batch is what those of a and b broadcast to."""
         batch = np.broadcast_shapes(a[:-2], b[:-2])
         return (*batch, a[-1 if self.layout[0] == "n" else -2], b[-2 if self.layout[1] == "n" else -1])
 
     def letters(self, shapes: Sequence[Shape]) -> list[tuple[str, ...]]:
         """What the dimensions of the operands, then of the results, run along: m, n, k, or b0, b1, ... of the batch,
-        the innermost first; "" where there is one element."""
+        the innermost first; "" where there is one element, and along gates and values, which stay together."""
         last = {"a": "mk"[:: 1 if self.layout[0] == "t" else -1], "b": "kn"[:: 1 if self.layout[1] == "t" else -1]}
         found = []
         of_results = [result.shape for result in self.results(shapes)]
         for name, shape in zip((*self.operands, *("",) * len(of_results)), (*shapes, *of_results), strict=True):
             along = [*(f"b{i}" for i in reversed(range(len(shape) - 2))), *last.get(name, "mn")]
             along = along[len(along) - len(shape) :]
-            found.append(tuple("" if extent == 1 else x for x, extent in zip(along, shape, strict=True)))
+            whole = "n" if self.gated else ""
+            found.append(tuple("" if extent == 1 or x == whole else x for x, extent in zip(along, shape, strict=True)))
         return found
 
     def arguments(self, shapes: Sequence[Shape], dtypes: Sequence[str], device: str = "cuda") -> GemmArguments:
@@ -111,7 +122,7 @@ class Spec:
             given.pop("a"),
             given.pop("b"),
             out=array(self.out_shape(*shapes[:2]), self.out_dtype, device),
-            activation=self.activation,
+            **({"gated": self.activation.name} if self.gated else {"activation": self.activation}),
             compute=self.compute,
             splits=self.splits,
             deterministic=self.deterministic,
@@ -144,6 +155,13 @@ def product_dtype(a: str, compute: str | None = None) -> str:
     """The dtype that holds such a sum."""
     accumulator = accumulator_of(a, compute)
     return accumulator if accumulator == "s32" else DTYPES[accumulator].scalar
+
+
+def product_of(spec: Spec, operands: Sequence[Any]) -> Spec:
+    """a @ b alone, in the dtype of its sums."""
+    dtype = product_dtype(dtype_name(operands[0].dtype, "a"), spec.compute)
+    options = {name: getattr(spec, name) for name in ("compute", "splits", "deterministic", "batch_invariant")}
+    return Spec(("a", "b"), dtype, spec.layout, **options)
 
 
 def factor_dtype(a: str) -> str:

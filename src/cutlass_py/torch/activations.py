@@ -106,3 +106,36 @@ def derivative(name: str, grad: Tensor, x: Tensor, parameters: Numbers) -> Tenso
 def derivative_from_result(name: str, grad: Tensor, y: Tensor) -> Tensor:
     """grad * f'(x), given y = f(x), of FROM_RESULT."""
     return _DERIVATIVE[name](grad, y, ())
+
+
+# ---------------------------------------------------------------------------------------------------- gates, values
+
+
+def gated(name: str, pairs: Tensor) -> Tensor:
+    """f(gates) * values."""
+    gates, values = _halves(pairs)
+    return value(name, gates, ()) * values
+
+
+def gated_derivative(name: str, grad: Tensor, pairs: Tensor) -> Tensor:
+    """grad through f(gates) * values: the gradients of gates and of values, beside each other."""
+    gates, values = _halves(pairs)
+    return torch.cat((derivative(name, grad * values, gates, ()), grad * value(name, gates, ())), -1)
+
+
+def through_gated_derivative(name: str, grad: Tensor, pairs: Tensor) -> Tensor:
+    """grad through gated_derivative(name, z, pairs): the gradient of z."""
+    (of_gates, of_values), (gates, values) = _halves(grad), _halves(pairs)
+    return derivative(name, of_gates * values, gates, ()) + of_values * value(name, gates, ())
+
+
+def second_gated_derivative(name: str, grad: Tensor, z: Tensor, pairs: Tensor) -> Tensor:
+    """The same, of pairs."""
+    (of_gates, of_values), (gates, values) = _halves(grad), _halves(pairs)
+    again, through = derivative(f"d_{name}", of_gates * values, gates, ()), derivative(name, of_values, gates, ())
+    return torch.cat(((again + through) * z, derivative(name, of_gates * z, gates, ())), -1)
+
+
+def _halves(x: Tensor) -> tuple[Tensor, Tensor]:
+    n = x.shape[-1] // 2
+    return x.narrow(-1, 0, n), x.narrow(-1, n, n)  # as long as each other where extents are symbols, too

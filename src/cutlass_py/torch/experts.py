@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from .grouped import grouped_mm
+from .modules import is_hooked
 
 NAME = "cutlass_py"
 
@@ -34,6 +35,8 @@ def register_experts() -> str:
 def experts_forward(self: Any, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor) -> Tensor:
     """What a module of experts computes, as transformers calls it: tokens sorted by expert, two grouped products.
 
+    Gates and values that are halves of the first one become its result there; others do in between.
+
     Args:
         self: the module: its weights (E, ...), and how they lie.
         hidden_states: (T, H).
@@ -51,8 +54,11 @@ def experts_forward(self: Any, hidden_states: Tensor, top_k_index: Tensor, top_k
     if getattr(self, "_is_expert_parallel", False):
         weights = weights.masked_fill(experts_in_order >= experts, 0)
 
-    z = _linear(self, hidden_states[order // top_k], "gate_up_proj" if self.has_gate else "up_proj", ends)
-    z = _linear(self, self._apply_gate(z) if self.has_gate else self.act_fn(z), "down_proj", ends)
+    x, gated = hidden_states[order // top_k], _gated(self)
+    z = _linear(self, x, "gate_up_proj" if self.has_gate else "up_proj", ends, gated)
+    if not gated:
+        z = self._apply_gate(z) if self.has_gate else self.act_fn(z)
+    z = _linear(self, z, "down_proj", ends)
     if getattr(self, "has_post_expert_norm", False):
         z = self.post_expert_norm(z)
     places = torch.empty_like(order).scatter_(0, order, torch.arange(order.shape[0], device=order.device))
@@ -60,8 +66,29 @@ def experts_forward(self: Any, hidden_states: Tensor, top_k_index: Tensor, top_k
     return z.sum(1).to(hidden_states.dtype)
 
 
-def _linear(experts: Any, x: Tensor, name: str, ends: Tensor) -> Tensor:
+def _gated(experts: Any) -> str | None:
+    """The function of the gates, by the name that `gated` has, where gates and values are halves of one product."""
+    from transformers import activations
+    from transformers.integrations import moe
+
+    halves = getattr(moe, "_default_apply_gate", None)  # of another layout, or with limits, models have their own
+    if not experts.has_gate or getattr(experts._apply_gate, "__func__", None) is not halves:
+        return None
+    names = {
+        torch.nn.SiLU: "silu",
+        activations.SiLUActivation: "silu",
+        activations.GELUActivation: "gelu",
+        activations.GELUTanh: "gelu_tanh",
+        activations.NewGELUActivation: "gelu_tanh",
+        torch.nn.ReLU: "relu",
+    }
+    name = names.get(type(experts.act_fn))
+    return None if name is None or is_hooked(experts.act_fn) else name
+
+
+def _linear(experts: Any, x: Tensor, name: str, ends: Tensor, gated: str | None = None) -> Tensor:
     """Each row by the weights of its expert; rows behind the last one are zeros."""
     weight = getattr(experts, name)
     bias = getattr(experts, f"{name}_bias") if experts.has_bias else None
-    return grouped_mm(x.to(weight.dtype), weight if experts.is_transposed else weight.mT, offs=ends, bias=bias)
+    weight = weight if experts.is_transposed else weight.mT
+    return grouped_mm(x.to(weight.dtype), weight, offs=ends, bias=bias, gated=gated)

@@ -22,7 +22,7 @@ from .fast_path import (
 )
 from .gemm_function import cast, check_tensors, gemm, multiply, refuse_as_torch, refuse_gradient
 from .layer_gradient import has_shapes, layer
-from .operators import result_shape
+from .operators import product_shape
 
 _CAST = CAST | FP8  # torch.mm and its like have no fp8
 
@@ -187,7 +187,7 @@ def _like_torch(
         if out is not None:
             if needs_gradient((a, b, addend, out)):
                 refuse_gradient(name)
-            _prepare(name, out, result_shape(a, b), out_dtype or a.dtype, (a, b, addend))
+            _prepare(name, out, product_shape(a, b), out_dtype or a.dtype, (a, b, addend))
         if a.dtype in BYTES:
             d = _integers(a, b, addend, alpha, beta, out_dtype)
             return d if out is None else out.copy_(d)
@@ -281,7 +281,7 @@ def _addend(x: Tensor | None, beta: Any, a: Tensor, b: Tensor, out_dtype: torch.
     is_bias = beta == 1 and (out_dtype in (None, x.dtype) or x.dtype == torch.float32)
     if is_bias and x.dim() == 1 and b.dim() > 1 and x.shape[0] == b.shape[-1]:
         return {"bias": x}
-    shape = result_shape(a, b)
+    shape = product_shape(a, b)
     is_bias = is_bias and x.shape != shape and min(a.dim(), b.dim()) > 1
     repeated = x.expand(shape)  # raises what torch would
     if beta == 0 and not needs_gradient((x,)):  # its gradient is zeros

@@ -10,7 +10,6 @@ from torch.overrides import handle_torch_function, has_torch_function
 
 from .. import _core
 from ..arrays.torch_private import is_autocasting
-from ..declaration.epilogues import ACTIVATIONS
 from ..epilogues.activations import Activation
 from ..errors import ArgumentError, NoKernelError, wrong_type, wrong_value
 from .activations import name_of
@@ -25,7 +24,7 @@ from .fast_path import (
     no_interceptors,
 )
 from .gradients import keeps_z, run
-from .operators import OPERATION, Call, result_dtype, z_dtype
+from .operators import OPERATION, Call, reads_aux, result_dtype, z_dtype
 from .sharding import register_if_used
 from .validation import problem_of
 
@@ -45,6 +44,7 @@ def gemm(
     activation: str | Activation | None = None,
     aux: Tensor | None = None,
     gate: Tensor | None = None,
+    gated: str | None = None,
     scale_a: float | Tensor | None = None,
     scale_b: float | Tensor | None = None,
     scale_out: float | Tensor | None = None,
@@ -72,16 +72,16 @@ def gemm(
         RuntimeError: `out` is given and an operand requires a gradient.
     """
     if not is_compiling():
-        d = _fast_gemm(a, b, out, c, alpha, beta, bias, activation, aux, gate, scale_a, scale_b, scale_out, bias_grad,
-                      compute, out_dtype, splits, deterministic, batch_invariant, kernel)  # fmt: skip
+        d = _fast_gemm(a, b, out, c, alpha, beta, bias, activation, aux, gate, gated, scale_a, scale_b, scale_out,
+                      bias_grad, compute, out_dtype, splits, deterministic, batch_invariant, kernel)  # fmt: skip
         if d is not None:
             return d
     operands = (a, b, c, bias, gate, aux, alpha, beta, scale_a, scale_b, scale_out, bias_grad, out)
     keywords = {
         "c": c, "alpha": alpha, "beta": beta, "bias": bias, "activation": activation, "aux": aux, "gate": gate,
-        "scale_a": scale_a, "scale_b": scale_b, "scale_out": scale_out, "bias_grad": bias_grad, "compute": compute,
-        "out_dtype": out_dtype, "splits": splits, "deterministic": deterministic, "batch_invariant": batch_invariant,
-        "kernel": kernel,
+        "gated": gated, "scale_a": scale_a, "scale_b": scale_b, "scale_out": scale_out, "bias_grad": bias_grad,
+        "compute": compute, "out_dtype": out_dtype, "splits": splits, "deterministic": deterministic,
+        "batch_invariant": batch_invariant, "kernel": kernel,
     }  # fmt: skip
     unseen = no_interceptors()
     casts = out is None and (not unseen or is_autocasting())
@@ -119,7 +119,7 @@ def _as_autocast(a: Tensor, b: Tensor, keywords: dict[str, Any]) -> tuple[Tensor
     kind = a.device.type
     a, b = cast(kind, a, b)
     if keywords["out_dtype"] is None and a.dtype == b.dtype == torch.get_autocast_dtype(kind):
-        names = ["c", "bias", "gate"] + ["aux"] * _is_derivative(keywords["activation"])
+        names = ["c", "bias", "gate"] + ["aux"] * _reads_aux(keywords)
         keywords = keywords | dict(zip(names, cast(kind, *(keywords[name] for name in names)), strict=True))
     return a, b, keywords
 
@@ -148,7 +148,7 @@ def _through_operator(
         x = x.unsqueeze(-1) if column and x is not None else x
         return x.unsqueeze(-2) if row and x is not None else x
 
-    read, written = (matrix(aux), None) if _is_derivative(keywords.get("activation")) else (None, matrix(aux))
+    read, written = (matrix(aux), None) if _reads_aux(keywords) else (None, matrix(aux))
     call = _call(a.unsqueeze(0) if row else a, b.unsqueeze(1) if column else b, matrix, out, read, **keywords)
     aux_dtype = None if written is None else written.dtype
     if written is None and wants_gradient and keeps_z(call) and not is_exporting():
@@ -168,13 +168,15 @@ def _through_operator(
 
 def _call(
     a: Tensor, b: Tensor, matrix: Any, out: Tensor | None, aux: Any, *, c: Any = None, alpha: Any = 1,
-    beta: Any = None, bias: Any = None, activation: Any = None, gate: Any = None, scale_a: Any = None,
-    scale_b: Any = None, scale_out: Any = None, compute: Any = None, out_dtype: Any = None, splits: Any = None,
-    deterministic: bool = False, batch_invariant: bool = False, kernel: Any = None,
+    beta: Any = None, bias: Any = None, activation: Any = None, gate: Any = None, gated: Any = None,
+    scale_a: Any = None, scale_b: Any = None, scale_out: Any = None, compute: Any = None, out_dtype: Any = None,
+    splits: Any = None, deterministic: bool = False, batch_invariant: bool = False, kernel: Any = None,
 ) -> Call:  # fmt: skip
-    """The keywords of gemm as the operator takes them, numbers and tensors apart; all but the last two of a Call."""
+    """The keywords of gemm as the operator takes them, numbers and tensors apart; but for what is written beside D."""
     if beta is not None and c is None:
         raise wrong_value("beta", "is given", other="c", other_found="is not", operation=OPERATION)
+    if gated is not None and activation is not None:
+        raise wrong_value("activation", "is given", other="gated", other_found="is, too", operation=OPERATION)
     alpha, alpha_value = _factor(alpha)
     beta, beta_value = _factor(1 if beta is None else beta)
     scale_out, scale_out_value = _factor(1.0 if scale_out is None else scale_out)
@@ -207,13 +209,14 @@ def _call(
         alpha_value=_folded(alpha_value, a_value, b_value),
         beta_value=beta_value,
         scale_out_value=scale_out_value,
-        activation=name_of(activation),
+        activation=name_of(gated or activation),
         parameters=activation.parameters if isinstance(activation, Activation) else (),
         compute=compute,
         out_dtype=out_dtype,
         deterministic=deterministic,
         batch_invariant=batch_invariant,
         kernel_name=getattr(kernel, "name", kernel),
+        gated=gated is not None,
     )
 
 
@@ -238,9 +241,8 @@ def _folded(alpha: Any, scale_a: Any, scale_b: Any) -> Any:
     return alpha * (scale_a * scale_b)
 
 
-def _is_derivative(activation: Any) -> bool:
-    row = ACTIVATIONS.get(name_of(activation)) if activation is not None else None
-    return row is not None and row.derivative
+def _reads_aux(keywords: dict[str, Any]) -> bool:
+    return reads_aux(keywords.get("gated") or name_of(keywords.get("activation")))
 
 
 def _axis(bias_grad: Tensor | None, call: Call) -> str:

@@ -38,7 +38,7 @@ from .fast_path import (
     needs_gradient,
     no_interceptors,
 )
-from .operators import LIBRARY, TENSORS, Call, compute, in_blocks, operator, result_dtype, z_dtype
+from .operators import LIBRARY, TENSORS, Call, compute, in_blocks, operator, reads_aux, result_dtype, z_dtype
 
 _OPERANDS = Call._fields[:TENSORS]
 _FACTORS = frozenset(("alpha", "beta", "scale_a", "scale_b", "scale_out"))
@@ -48,6 +48,8 @@ def keeps_z(call: Call) -> bool:
     """Whether the forward pass should keep z for the backward pass."""
     if call.gate is not None:
         return bool(call.gate.requires_grad)
+    if call.gated:
+        return not reads_aux(call.activation)
     if call.activation not in ACTIVATIONS or call.activation == "identity":
         return False
     return not _from_result(call) and not ACTIVATIONS[call.activation].derivative
@@ -55,7 +57,7 @@ def keeps_z(call: Call) -> bool:
 
 def _from_result(call: Call) -> bool:
     scaled = call.scale_out is not None or call.scale_out_value != 1
-    return call.activation in activations.FROM_RESULT and call.gate is None and not scaled
+    return call.activation in activations.FROM_RESULT and call.gate is None and not call.gated and not scaled
 
 
 # ---------------------------------------------------------------------------------------------------- the node
@@ -260,7 +262,7 @@ class _Backward:
             "c": lambda: dz * (call.beta_value.conjugate() if call.beta is None else call.beta.conj()),
             "bias": lambda: dz,
             "gate": lambda: activations.derivative(call.activation, *_same(y * self.z, call.gate), call.parameters),
-            "aux": lambda: activations.derivative(call.activation, *_same(y * self.z, call.aux), call.parameters),
+            "aux": lambda: self._of_aux(y),
             "alpha": lambda: dz * self._without("alpha").conj(),
             "beta": lambda: dz * _widened(call.c).conj(),
             "scale_a": lambda: dz * self._without("scale_a"),
@@ -289,7 +291,9 @@ class _Backward:
         call = self.call
         if self.of_d is None and self.of_sums is None:
             return self.of_z
-        if ACTIVATIONS[call.activation].derivative:
+        if call.gated:
+            dz = self._of_pairs(y)
+        elif ACTIVATIONS[call.activation].derivative:
             dz = activations.derivative(call.activation.removeprefix("d_"), *_same(y, call.aux), call.parameters)
         elif call.gate is not None:
             dz = y * activations.value(call.activation, _widened(call.gate), call.parameters)
@@ -300,6 +304,21 @@ class _Backward:
         else:
             dz = activations.derivative(call.activation, *_same(y, self.z), call.parameters)
         return dz if self.of_z is None else dz + self.of_z
+
+    def _of_pairs(self, y: Tensor) -> Tensor:
+        """The gradient of z where gates and values are columns of z, or of D and aux."""
+        name = self.call.activation
+        if reads_aux(name):
+            return activations.through_gated_derivative(name.removeprefix("d_"), *_beside(y, self.call.aux))
+        return activations.gated_derivative(name, *_beside(y, self.z))
+
+    def _of_aux(self, y: Tensor) -> Tensor:
+        name, parameters = self.call.activation, self.call.parameters
+        if self.call.gated:
+            y, z = _beside(y, self.z)
+            y, aux = _beside(y, self.call.aux)  # of the widest dtype: those of y and aux have to be the same
+            return activations.second_gated_derivative(name.removeprefix("d_"), y, z, aux)
+        return activations.derivative(name, *_same(y * self.z, self.call.aux), parameters)
 
     # What went into the epilogue.
 
@@ -313,6 +332,10 @@ class _Backward:
 
     def _value(self) -> Tensor:
         call, z = self.call, self.z
+        if call.gated and call.aux is None:
+            return activations.gated(call.activation, z)
+        if call.gated:
+            return activations.gated_derivative(call.activation.removeprefix("d_"), *_beside(z, call.aux))
         at = call.aux if ACTIVATIONS[call.activation].derivative else call.gate
         return (
             activations.value(call.activation, z, call.parameters)
@@ -385,6 +408,7 @@ def _linear(call: Call, **changes: Any) -> Call:
     plain |= {
         "activation": "identity",
         "parameters": (),
+        "gated": False,
         "aux_dtype": None,
         "bias_grad": "",
         "bias_grad_dtype": None,
@@ -396,11 +420,22 @@ def _linear(call: Call, **changes: Any) -> Call:
 
 def _same(grad: Tensor, x: Any) -> tuple[Tensor, Tensor]:
     """Both in one dtype, the wider (z of an 8-bit result is kept in f32), and one shape, as torch's kernels need it."""
+    grad, x = _of_one_dtype(grad, x)
+    return (grad, x) if grad.shape == x.shape else torch.broadcast_tensors(grad, x)
+
+
+def _beside(grad: Tensor, x: Any) -> tuple[Tensor, Tensor]:
+    """The same, but for columns, of which one has twice as many."""
+    grad, x = _of_one_dtype(grad, x)
+    return grad, x.expand(*grad.shape[:-1], x.shape[-1])
+
+
+def _of_one_dtype(grad: Tensor, x: Any) -> tuple[Tensor, Tensor]:
     x = _widened(x)
     if grad.dtype != x.dtype:
         dtype = torch.promote_types(grad.dtype, x.dtype)
         grad, x = grad.to(dtype), x.to(dtype)
-    return (grad, x) if grad.shape == x.shape else torch.broadcast_tensors(grad, x)
+    return grad, x
 
 
 def _widened(x: Any) -> Any:

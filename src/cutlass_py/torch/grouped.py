@@ -16,7 +16,7 @@ from torch.utils.flop_counter import register_flop_formula
 
 from .. import _core
 from ..arrays.torch_private import is_symbolic
-from ..declaration.epilogues import ACTIVATIONS
+from ..declaration.epilogues import ACTIVATIONS, GATED
 from ..epilogues.activations import Activation
 from ..errors import ArgumentError, NoKernelError
 from . import activations
@@ -48,11 +48,13 @@ class _Call(NamedTuple):
     parameters: Sequence[float] = ()
     out_dtype: torch.dtype | None = None
     keep_z: bool = False
+    gated: bool = False  # the activation is that of gates, which are the first half of z
 
 
 LIBRARY.define(
     "grouped_gemm(Tensor a, Tensor b, Tensor offsets, Tensor? bias=None, str activation='identity', "
-    "float[] parameters=[], ScalarType? out_dtype=None, bool keep_z=False) -> (Tensor, Tensor)",
+    "float[] parameters=[], ScalarType? out_dtype=None, bool keep_z=False, bool gated=False) "
+    "-> (Tensor, Tensor)",
     tags=(torch.Tag.pt2_compliant_tag, torch.Tag.flexible_layout),
 )
 operator = torch.ops.cutlass_py.grouped_gemm.default
@@ -67,7 +69,7 @@ _OPERANDS = {
 
 def grouped_mm(
     mat_a: Tensor, mat_b: Tensor, *, offs: Tensor | None = None, bias: Tensor | None = None,
-    out_dtype: torch.dtype | str | None = None, activation: str | Activation | None = None,
+    out_dtype: torch.dtype | str | None = None, activation: str | Activation | None = None, gated: str | None = None,
 ) -> Tensor:  # fmt: skip
     """torch.nn.functional.grouped_mm, with a bias and an activation, of floats and of bytes in any layout.
 
@@ -84,6 +86,8 @@ def grouped_mm(
         bias: (N,), or (G, N): a row for each group, unless groups divide columns.
         out_dtype: of the result; that of mat_a where it is not given, of bytes torch.int32.
         activation: as gemm takes it, but no derivative.
+        gated: "silu", "gelu", "gelu_tanh", "relu" or "sigmoid" instead: the N columns are N / 2 gates and then as many
+            values, and the result, f(gates) * values, has N / 2. Not where groups divide k or columns.
 
     Returns:
         A row-major tensor without gaps, where torch pads rows to 16 bytes. Rows or columns behind the last group, which
@@ -95,11 +99,11 @@ def grouped_mm(
     """
     given = (mat_a, mat_b, offs, bias)
     if has_torch_function(given) and any(map(is_torch_function_proxy, given)):
-        keywords = {"offs": offs, "bias": bias, "out_dtype": out_dtype, "activation": activation}
+        keywords = {"offs": offs, "bias": bias, "out_dtype": out_dtype, "activation": activation, "gated": gated}
         return handle_torch_function(grouped_mm, given, mat_a, mat_b, **keywords)
     check_tensors("grouped_mm", {"mat_a": mat_a, "mat_b": mat_b}, offs=offs, bias=bias)
     check_ends("grouped_mm", offs)
-    return _product("grouped_mm", mat_a, mat_b, offs, bias, out_dtype, activation)
+    return _product("grouped_mm", mat_a, mat_b, offs, bias, out_dtype, activation, gated)
 
 
 def check_ends(function: str, offs: Tensor | None) -> None:
@@ -134,25 +138,28 @@ def gmm(a: Tensor, b: Tensor, batch_sizes: Tensor, trans_b: bool = False) -> Ten
 
 
 def _product(
-    function: str, a: Tensor, b: Tensor, offsets: Tensor | None, bias: Tensor | None, out_dtype: Any, activation: Any
-) -> Tensor:
+    function: str, a: Tensor, b: Tensor, offsets: Tensor | None, bias: Tensor | None, out_dtype: Any, activation: Any,
+    gated: Any = None,
+) -> Tensor:  # fmt: skip
     names = _OPERANDS[function]
     kind = a.device.type
     a, b = cast(kind, a, b)
     if out_dtype is None and a.dtype in CAST:
         (bias,) = cast(kind, bias)
     out_dtype, name = DTYPE.get(out_dtype, out_dtype), activations.name_of(activation)
-    if wrong := wrong_operands(names, a, b, offsets, bias, WIDE | BYTES) or _wrong_epilogue(out_dtype, name):
+    wrong = wrong_operands(names, a, b, offsets, bias, WIDE | BYTES) or _wrong_epilogue(out_dtype, name, gated)
+    if wrong:
         raise RuntimeError(f"{function}: {wrong}")
     try:
         if offsets is None:
             rows = bias.unsqueeze(1) if bias is not None and bias.dim() == 2 else bias
-            return gemm(a, b, bias=rows, activation=activation, out_dtype=out_dtype or _usual_result(a.dtype))
+            return gemm(
+                a, b, bias=rows, activation=activation, gated=gated, out_dtype=out_dtype or _usual_result(a.dtype)
+            )
         parameters = activation.parameters if isinstance(activation, Activation) else ()
-        d_dtype = out_dtype or _usual_result(a.dtype)
-        keeps_z = not _from_result(name, d_dtype) and name != "identity" and not is_exporting()
-        keep_z = keeps_z and needs_gradient((a, b, bias))
-        return _run(_Call(a, b, offsets, bias, name, parameters, out_dtype, keep_z))[0]
+        call = _Call(a, b, offsets, bias, gated or name, parameters, out_dtype, gated=gated is not None)
+        keep_z = call.activation != "identity" and not _from_result(call, _result_dtype(call)) and not is_exporting()
+        return _run(call._replace(keep_z=keep_z and needs_gradient((a, b, bias))))[0]
     except (ValueError, TypeError, NotImplementedError) as refusal:
         refuse_groups(function, refusal, names)
 
@@ -203,11 +210,15 @@ def wrong_operands(
     return ""
 
 
-def _wrong_epilogue(out_dtype: Any, activation: Any) -> str:
+def _wrong_epilogue(out_dtype: Any, activation: Any, gated: Any) -> str:
     if out_dtype is not None and out_dtype not in NAME:
         return f"out_dtype is {out_dtype!r}; expected one of {', '.join(DTYPE)}, or torch's"
     if activation not in _ACTIVATIONS:
         return f"activation={activation!r} is not one of {', '.join(_ACTIVATIONS)}"
+    if gated is not None and gated not in GATED:
+        return f"gated={gated!r} is not one of {', '.join(GATED)}"
+    if gated is not None and activation != "identity":
+        return "activation is given but gated is, too"
     return ""
 
 
@@ -236,16 +247,19 @@ def _forward(*arguments: Any) -> tuple[Tensor, Tensor]:
 
 def _compute(*arguments: Any) -> tuple[Tensor, Tensor]:
     call = _Call(*arguments)
-    dtype = _result_dtype(call)
-    d = new_result(call.a, call.b, call.offsets, dtype)
-    z = new_result(call.a, call.b, call.offsets, _z_dtype(dtype)) if call.keep_z else None
-    multiply_groups(call.a, call.b, call.offsets, d, z, bias=call.bias, activation=_function(call))
+    shape, dtype = _shape(call), _result_dtype(call)
+    d = new_result(call.a, shape, call.offsets, dtype)
+    z = (
+        new_result(call.a, result_shape(call.a, call.b, call.offsets), call.offsets, _z_dtype(dtype))
+        if call.keep_z
+        else None
+    )
+    multiply_groups(call.a, call.b, call.offsets, d, z, bias=call.bias, **_function(call))
     return d, call.a.new_empty(0) if z is None else z
 
 
-def new_result(a: Tensor, b: Tensor, offsets: Tensor, dtype: torch.dtype) -> Tensor:
+def new_result(a: Tensor, shape: tuple[int, ...], offsets: Tensor, dtype: torch.dtype) -> Tensor:
     """Zeros, where the device alone knows which lines belong to no group."""
-    shape = result_shape(a, b, offsets)
     new = a.new_zeros if offsets.device.type != "cpu" and len(shape) == 2 else a.new_empty
     return new(shape, dtype=dtype)
 
@@ -267,11 +281,11 @@ def multiply_groups(a: Tensor, b: Tensor, offsets: Tensor, d: Tensor, z: Tensor 
 
 def _fake(*arguments: Any) -> tuple[Tensor, Tensor]:
     call = _Call(*arguments)
-    shape, dtype = result_shape(call.a, call.b, call.offsets), _result_dtype(call)
-    keywords = {"bias": call.bias, "activation": _function(call), "out_dtype": NAME[dtype]}
+    z_shape, dtype = result_shape(call.a, call.b, call.offsets), _result_dtype(call)
+    keywords = {"bias": call.bias, **_function(call), "out_dtype": NAME[dtype]}
     check_groups(call.a, call.b, call.offsets, **keywords)
     new = call.a.new_empty
-    return new(shape, dtype=dtype), new(shape, dtype=_z_dtype(dtype)) if call.keep_z else new(0)
+    return new(_shape(call), dtype=dtype), new(z_shape, dtype=_z_dtype(dtype)) if call.keep_z else new(0)
 
 
 def check_groups(a: Tensor, b: Tensor, offsets: Tensor, **keywords: Any) -> None:
@@ -288,16 +302,24 @@ def check_groups(a: Tensor, b: Tensor, offsets: Tensor, **keywords: Any) -> None
     _core.grouped_problem(a, b, ends, None, None, given)
 
 
-def _function(call: _Call) -> str | Activation | None:
+def _function(call: _Call) -> dict[str, str | Activation | None]:
+    """As grouped_gemm's keywords."""
     if call.parameters:
-        return Activation(call.activation, tuple(call.parameters))
-    return None if call.activation == "identity" else call.activation
+        return {"activation": Activation(call.activation, tuple(call.parameters))}
+    name = None if call.activation == "identity" else call.activation
+    return {"gated" if call.gated else "activation": name}
 
 
 def result_shape(a: Tensor, b: Tensor, offsets: Tensor) -> tuple[int, ...]:
     """Of all groups together, or of each."""
     shape = (a.shape[-2], b.shape[-1])
     return (offsets.shape[0], *shape) if a.dim() == b.dim() == 2 else shape
+
+
+def _shape(call: _Call) -> tuple[int, ...]:
+    """Of D: gates and values make half as many columns."""
+    *rows, columns = result_shape(call.a, call.b, call.offsets)
+    return (*rows, columns // 2 if call.gated else columns)
 
 
 def _result_dtype(call: _Call) -> torch.dtype:
@@ -312,8 +334,9 @@ def _z_dtype(dtype: torch.dtype) -> torch.dtype:
     return dtype if dtype in WIDE else torch.float32
 
 
-def _from_result(activation: str, dtype: torch.dtype) -> bool:
-    return activation in activations.FROM_RESULT and dtype in WIDE
+def _from_result(call: _Call, dtype: torch.dtype) -> bool:
+    """Whether the derivative follows from D."""
+    return call.activation in activations.FROM_RESULT and not call.gated and dtype in WIDE
 
 
 # ---------------------------------------------------------------------------------------------------- its gradient
@@ -323,13 +346,14 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> N
     call, (d, z) = _Call(*inputs), output
     ctx.set_materialize_grads(False)
     ctx.mark_non_differentiable(*(x for x, known in ((d, d.is_floating_point()), (z, call.keep_z)) if not known))
-    ctx.from_result = _from_result(call.activation, d.dtype)
+    ctx.from_result = _from_result(call, d.dtype)
     again = call.activation != "identity" and not ctx.from_result and not call.keep_z  # z is computed
     needs_a, needs_b = ctx.needs_input_grad[:2]
     kept = d if ctx.from_result else z if call.keep_z else None
     a, b = call.a if needs_b or again else None, call.b if needs_a or again else None
     ctx.save_for_backward(a, b, call.offsets, call.bias if again else None, kept)
-    ctx.activation, ctx.z_dtype, ctx.dtype = (call.activation, call.parameters), _z_dtype(d.dtype), call.a.dtype
+    ctx.activation, ctx.gated = (call.activation, call.parameters), call.gated
+    ctx.z_dtype, ctx.dtype = _z_dtype(d.dtype), call.a.dtype
     ctx.ranks, ctx.turned = (call.a.dim(), call.b.dim()), (column_major(call.a), column_major(call.b))
     ctx.bias = None if call.bias is None else (call.bias.dim(), call.bias.dtype)
     ctx.thread_flags = inherit_thread_flags()
@@ -351,6 +375,8 @@ def _of_linear(ctx: Any, of_d: Tensor | None, of_z: Tensor | None) -> Tensor | N
         y = of_d.to(at.dtype)
         if ctx.from_result:
             of_d = activations.derivative_from_result(name, y, at)
+        elif ctx.gated:
+            of_d = activations.gated_derivative(name, y, at)
         else:
             of_d = activations.derivative(name, y, at, parameters)
     return of_d if of_z is None else of_z if of_d is None else of_d + of_z

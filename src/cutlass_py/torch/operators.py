@@ -14,6 +14,7 @@ from torch import Tensor, library
 
 from .. import _core
 from ..declaration.dtypes import BLOCK, COMPUTE, arithmetic
+from ..declaration.epilogues import ACTIVATIONS
 from ..epilogues.activations import Activation
 from ..errors import wrong_type, wrong_value
 from .dtypes import DTYPE, NAME, WIDE
@@ -32,6 +33,7 @@ class Call(NamedTuple):
         aux_dtype: return z, in this dtype.
         bias_grad: "n" or "m": return f(z) summed to (n,) or (m, 1).
         bias_grad_dtype: of these sums; None: f32 (f64 for f64).
+        gated: `activation` is that of gates, which lie beside their values.
     """
 
     a: Tensor
@@ -60,6 +62,7 @@ class Call(NamedTuple):
     aux_dtype: torch.dtype | None = None
     bias_grad: str = ""
     bias_grad_dtype: torch.dtype | None = None
+    gated: bool = False
 
 
 TENSORS = Call._fields.index("splits")  # the operands; what follows are numbers and names
@@ -100,8 +103,8 @@ def in_blocks(call: Call) -> bool:
 # ---------------------------------------------------------------------------------------------------- results
 
 
-def result_shape(a: Tensor, b: Tensor) -> tuple[int, ...]:
-    """Of the product, by numpy.matmul's rules; extents may be symbolic.
+def product_shape(a: Tensor, b: Tensor) -> tuple[int, ...]:
+    """By numpy.matmul's rules; extents may be symbolic.
 
     Raises:
         ValueError: the inner extents differ.
@@ -117,6 +120,20 @@ def result_shape(a: Tensor, b: Tensor) -> tuple[int, ...]:
     lead_a, lead_b = a.shape[:-2], b.shape[:-2]
     batch = torch.broadcast_shapes(lead_a, lead_b) if lead_a and lead_b else lead_a or lead_b
     return (*batch, *a.shape[-2:-1], *(b.shape[-1:] if b.dim() > 1 else ()))
+
+
+def result_shape(call: Call) -> tuple[int, ...]:
+    """Of D: where gates and values lie beside each other, half the columns of the product, or twice as many."""
+    shape = product_shape(call.a, call.b)
+    if not call.gated:
+        return shape
+    return (*shape[:-1], 2 * shape[-1] if reads_aux(call.activation) else shape[-1] // 2)
+
+
+def reads_aux(activation: Any) -> bool:
+    """Whether a name is that of a derivative, whose argument is aux."""
+    row = ACTIVATIONS.get(activation)
+    return row is not None and row.derivative
 
 
 def result_dtype(call: Call) -> torch.dtype:
@@ -154,7 +171,7 @@ def _beside(call: Call) -> tuple[Tensor | None, Tensor | None]:
     new = call.a.new_empty
     z = sums = None
     if call.aux_dtype is not None:
-        z = new(result_shape(call.a, call.b), dtype=call.aux_dtype)
+        z = new(product_shape(call.a, call.b), dtype=call.aux_dtype)
     if call.bias_grad:
         wide = torch.float64 if torch.float64 in (result_dtype(call), call.a.dtype) else torch.float32
         shape = (call.a.shape[-2], 1) if call.bias_grad == "m" else call.b.shape[-1:]
@@ -176,7 +193,7 @@ def _compute(*arguments: Any) -> tuple[Tensor, ...]:
 def _fake(*arguments: Any) -> tuple[Tensor, ...]:
     call = Call(*arguments)
     check_devices(call.a, dict(zip(Call._fields, call[:TENSORS], strict=False)))
-    d, beside = call.a.new_empty(result_shape(call.a, call.b), dtype=result_dtype(call)), _beside(call)
+    d, beside = call.a.new_empty(result_shape(call), dtype=result_dtype(call)), _beside(call)
     problem_of(call.a, call.b, _keywords(call, *beside))
     return d, *(call.a.new_empty(0) if x is None else x for x in beside)
 
@@ -184,6 +201,7 @@ def _fake(*arguments: Any) -> tuple[Tensor, ...]:
 def _keywords(call: Call, z: Tensor | None, sums: Tensor | None) -> dict[str, Any]:
     """The call as cutlass_py.gemm takes it."""
     name, parameters = call.activation, tuple(call.parameters)
+    plain = call.gated or name == "identity"
     scale_out = call.scale_out
     if scale_out is None and call.scale_out_value != 1:  # complex operands take no scale
         scale_out = call.scale_out_value
@@ -197,7 +215,8 @@ def _keywords(call: Call, z: Tensor | None, sums: Tensor | None) -> dict[str, An
         "scale_a": call.scale_a,
         "scale_b": call.scale_b,
         "scale_out": scale_out,
-        "activation": Activation(name, parameters) if parameters else None if name == "identity" else name,
+        "activation": Activation(name, parameters) if parameters else None if plain else name,
+        "gated": name if call.gated else None,
         "bias_grad": sums,
         "compute": call.compute,
         "out_dtype": call.out_dtype,

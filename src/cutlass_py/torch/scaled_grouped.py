@@ -255,7 +255,7 @@ def _run(call: _Call) -> Tensor:
 
 def _compute(*arguments: Any) -> Tensor:
     call = _Call(*arguments)
-    d = new_result(call.a, call.b, call.offsets, call.out_dtype)
+    d = new_result(call.a, result_shape(call.a, call.b, call.offsets), call.offsets, call.out_dtype)
     multiply_groups(call.a, call.b, call.offsets, d, **_keywords(call))
     return d
 

@@ -44,7 +44,8 @@ def _shardings(*arguments: Any) -> list[tuple[list[Any], list[Any]]]:
     shape = (*batch, call.a.shape[-2], call.b.shape[-1])
     nothing = ([Replicate()] * 3, _inputs(call, lambda name, x: Replicate()))
     blocks = in_blocks(call)  # a part of n or of k would take a part of them, and may begin within one
-    along = [_along(call, shape, dim) for dim in range(len(shape) - blocks) if shape[dim] > 1]
+    whole = blocks or call.gated  # gates would be parted from their values
+    along = [_along(call, shape, dim) for dim in range(len(shape) - whole) if shape[dim] > 1]
     linear = call.activation == "identity" or call.gate is not None or ACTIVATIONS[call.activation].derivative
     dtypes = {call.out_dtype or call.a.tensor_meta.dtype, call.aux_dtype or torch.float32}
     # Parts of D can be added up where it is a linear function of z, and neither is stored in a dtype that saturates.
