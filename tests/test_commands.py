@@ -285,7 +285,7 @@ def test_kernels(capsys):
     listed = said(capsys, "kernels simt --all")[1].out.splitlines()
     assert [line.split()[0] for line in listed] == [row["name"] for row in rows]
     assert "| operands |" in said(capsys, "kernels --coverage")[1].out
-    assert {row["fused"]["name"] for row in rows} == {"linearc", "fusedc", "fusedc_scaled"}
+    assert {row["fused"]["name"] for row in rows} == {"linearc", "linearc_told", "fusedc", "fusedc_scaled"}
     assert json.loads(said(capsys, "kernels nonesuch --json")[1].out) == []
     hint = "no kernel matches; --all includes those not compiled\n"
     assert said(capsys, "kernels nonesuch") == (0, ("", hint))

@@ -24,7 +24,7 @@ from cutlass_py.compiling import compiler, single_source, toolkit
 from cutlass_py.declaration import codegen, families, gemm_cpp
 from cutlass_py.declaration.config import SCHEDULES
 from cutlass_py.declaration.dtypes import STORAGE
-from cutlass_py.declaration.epilogues import ACTIVATIONS
+from cutlass_py.declaration.epilogues import ACTIVATIONS, EPILOGUES
 from cutlass_py.declaration.families import FAMILIES
 from cutlass_py.export import emit
 
@@ -32,7 +32,11 @@ WHY_NOT = why_not()
 SIMT = "simt_gemm_f32_f32_f32_f32_tn_64x64x8_32x32x8_s4_a1_linearc"
 # One kernel of each family and epilogue, and of each kind of scales in blocks.
 KINDS = list(
-    {(c.family, c.epilogue, SCHEDULES[c.schedule].block): c for c in families.named("declared").values()}.values()
+    {
+        (c.family, c.epilogue, SCHEDULES[c.schedule].block): c
+        for c in families.named("declared").values()
+        if not EPILOGUES[c.epilogue].pairs
+    }.values()
 )
 
 
@@ -112,6 +116,12 @@ def test_without_headers(tmp_path, monkeypatch):
 
 
 # ---------------------------------------------------------------------------------------- projects
+
+
+def test_no_project_has_gates_and_values():
+    kernel = next(c for c in families.named("declared").values() if EPILOGUES[c.epilogue].pairs)
+    with pytest.raises(ValueError, match="takes operands of its own"):
+        emit.project(kernel, "torch")
 
 
 @pytest.mark.parametrize("kind", emit.PROJECTS)

@@ -135,7 +135,7 @@ struct Of {
     Parameters p;
     CutlassPyGemm g{};
     g.m = g.n = g.k = g.lda = g.ldb = 4096, g.batch = 1;
-    if (encode_operands(p, X::shape(false, 1), g, 4096, 4096)) return;
+    if (encode_operands(p, X::shape(false, 1), g)) return;
     const auto lines = [&](bool along, int extent) {
       loaded = along ? Table{to, extent, X::line} : Table{to, X::line, extent};
     };

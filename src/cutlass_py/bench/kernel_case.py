@@ -128,6 +128,7 @@ class KernelOperands:
 
 def _call(args: GemmArguments, case: KernelCase, framework: Framework) -> Call:
     batch, m, n, _ = case.shape
+    n *= 2 if epilogue_named(case.config.epilogue).pairs == "d" else 1
     given = {"a": args.a, "b": args.b, **args.keywords}
     given["out"] = TensorSpec((batch, m, n) if batch > 1 else (m, n), given.pop("out_dtype"))
     made = {name: _made(x, framework) if isinstance(x, TensorSpec) else x for name, x in given.items()}

@@ -35,7 +35,7 @@ def mlp(x: Any, layers: Sequence[Layer], *, activation: str = "gelu_tanh", layou
     Args:
         x: (..., k). f16, bf16, f32 or f64.
         layers: for each a weight, (k, n), and a bias, (n,) or None; n of one is k of the next.
-        activation: one whose derivative kernels have: "relu", "gelu", "gelu_tanh" or "silu".
+        activation: one whose derivative kernels have: "relu", "gelu", "gelu_tanh", "silu" or "sigmoid".
         layout: "tt", or "tn" where weights lie as (n, k).
 
     Returns:

@@ -72,7 +72,8 @@ def _gated(experts: Any) -> str | None:
     from transformers.integrations import moe
 
     halves = getattr(moe, "_default_apply_gate", None)  # of another layout, or with limits, models have their own
-    if not experts.has_gate or getattr(experts._apply_gate, "__func__", None) is not halves:
+    own = getattr(experts, "_apply_gate", None)
+    if not experts.has_gate or getattr(own, "__func__", None) is not halves:
         return None
     names = {
         torch.nn.SiLU: "silu",

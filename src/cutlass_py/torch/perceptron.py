@@ -66,7 +66,9 @@ def mlp(
     name = activation.name if isinstance(activation, Activation) and not activation.parameters else activation
     # Of a Function, torch.func knows no second derivatives where only some results are mapped.
     others = is_exporting() or has_transform()
-    if not needs_gradient(operands) or others or f"d_{name}" not in ACTIVATIONS:
+    # What is kept of a sigmoid is its value, and d_sigmoid takes where it was evaluated.
+    fused = f"d_{name}" in ACTIVATIONS and (name == "relu" or name not in activations.FROM_RESULT)
+    if not needs_gradient(operands) or others or not fused:
         return gemm(gemm(x, w1.t(), bias=b1, activation=name), w2.t(), bias=b2)
     register_if_used()
     rows = x.flatten(0, -2) if x.dim() > 1 else x.unsqueeze(0)

@@ -12,7 +12,9 @@ namespace cutlass_py::sm90 {
 
 // Of pairs: gates, then values. Without pairs there is the first half alone.
 template <int half>
-using Half = std::integral_constant<int, half>;
+struct Half {
+  static constexpr int number = half;
+};
 
 // Finishes a part of a tile and stores it: pick(z, group, half) leaves in z the sums of a group of units.
 template <class X, class Pick>
@@ -107,7 +109,7 @@ __device__ void finish_tile(const typename Multiply<X>::Sums (&sums)[X::blocks],
   const auto sums_of = [&](int i) {
     return [&sums, i](auto& z, int group, auto half) {
       constexpr int units = sizeof(z) / sizeof(z[0]);
-      pick<X, units, half()>(sums, i * X::groups(units) + group, z);
+      pick<X, units, decltype(half)::number>(sums, i * X::groups(units) + group, z);
     };
   };
   if constexpr (X::Epilogue::may_be_linear(X::held) && !X::direct) {
