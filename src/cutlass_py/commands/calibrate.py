@@ -21,7 +21,7 @@ from .options import json_option, print_json
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """The options."""
-    parser.add_argument("--seconds", type=float, help="of measuring in all (default about 95)")
+    parser.add_argument("--seconds", type=float, help="of measuring in all (default about 120)")
     parser.add_argument("--seed", type=int, help="of the problems (default: a new one, printed)")
     parser.add_argument("--measured", metavar="FILE", nargs="+", help="fit to what was measured before, in such files")
     parser.add_argument("--keep", metavar="FILE", help="keep what is measured, in this file")
