@@ -64,8 +64,8 @@ def designs() -> list[Design]:
     for text in dict.fromkeys(re.findall(r"using Design = (sm90::Design<.*>);", source())):
         left, right, _, d, m, n, lines, cluster_m, cluster_n, pingpong, *rest = text[13:-1].split(", ", 18)
         _, direct, unaligned, _, _, left_along, right_along, split, epilogue = rest
-        if unaligned == "true":
-            continue  # no box is copied to it; what is told to wgmma is as of the others
+        if unaligned == "true" or "sm90::Pairs::" in text:
+            continue  # no box is copied to it, or two of halves; what is told to wgmma is as of the others
         left, right, d = (x.removeprefix("numbers::").lower() for x in (left, right, d))
         size = DTYPES[left].itemsize
         operands = (size, m, left_along, cluster_n, pingpong), (size, n, right_along, cluster_m, lines)
