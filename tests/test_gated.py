@@ -145,3 +145,14 @@ def test_explain_says_it():
     arguments = GroupedArguments(a, weights, sizes=TensorSpec((8,), "s32", device="cuda"), gated="gelu")
     assert arguments.problem.pairs == "b" and arguments.problem.n == 1024
     assert arguments.replace(gated="d_gelu", aux=TensorSpec((512, 4096), "bf16", device="cuda")).problem.pairs == "d"
+
+
+@pytest.mark.parametrize("kernel", [None, "cpu_gemm_numpy"])
+@pytest.mark.parametrize("function", ["silu", "d_silu"])
+def test_a_plan_does_what_a_call_does(draw, function, kernel):
+    back = function.startswith("d_")
+    a, b = draw(M, K), draw(K, N if back else 2 * N)
+    keywords = {"gated": function, **({"aux": draw(M, 2 * N)} if back else {"bias": draw(2 * N)})}
+    out = np.full((M, 2 * N if back else N), np.nan, "f4")
+    GemmArguments(a, b, out=out, **keywords).plan(kernel=kernel)()
+    np.testing.assert_allclose(out, gemm(a, b, **keywords), rtol=1e-5, atol=1e-5)

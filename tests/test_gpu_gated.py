@@ -71,6 +71,7 @@ def test_every_kernel(operation, function):
         z = 0.125 * product(a, b) + added
         gates, values = halves(z)
         near(out.view[:rows], gpu.apply(function, gates) * values)
+        out.check()
         if "aux" in keywords:
             near(keywords["aux"][:rows], z)
             assert (keywords["aux"][rows:] == 7).all()

@@ -63,7 +63,8 @@ def test_blocks_are_those_of_each_group(dtype, squares):
     found = ct.scaled_grouped_mm(a, b.mT, s, recipes.BlockWise1x128, *of_b, offs=ends(), output_dtype=dtype)
     begin = 0
     for i, end in enumerate(ENDS):
-        wanted = ct.gemm(a[begin:end], b[i].mT, scale_a=s[begin:end], scale_b=t[i].mT, out_dtype=torch.float32 if squares else dtype)
+        scales = {"scale_a": s[begin:end], "scale_b": t[i].mT}
+        wanted = ct.gemm(a[begin:end], b[i].mT, **scales, out_dtype=torch.float32 if squares else dtype)
         torch.testing.assert_close(found[begin:end].float(), wanted.float(), rtol=2e-2, atol=2e-2)
         begin = end
     assert (found[400:] == 0).all()

@@ -216,8 +216,8 @@ def gemm(a: object | None, b: object | None, *, out: object | None = None, c: ob
             or f32 (f64 operands: or f64; integer D: f32 or s32).
         activation: None, "identity", "relu", "leaky_relu", "gelu" (by erf), "gelu_tanh", "silu", "sigmoid", "tanh",
             "hardswish", cutlass_py.leaky_relu(slope), cutlass_py.clamp(low, high), or a derivative: "d_relu", "d_gelu",
-            "d_gelu_tanh", "d_silu", "d_sigmoid". Complex operands take none. slope, low and high are rounded to the dtype that the
-            epilogue is computed in.
+            "d_gelu_tanh", "d_silu", "d_sigmoid". Complex operands take none. slope, low and high are rounded to the dtype
+            that the epilogue is computed in.
         aux: of the shape of D, any real dtype. With a derivative it is read: the values at which the derivative is taken
             (its batch dimensions broadcast). Otherwise it is written, and receives z.
         gate: of the shape of D (batch dimensions broadcast), any real dtype. The activation applies to it, not to z.
@@ -229,8 +229,8 @@ def gemm(a: object | None, b: object | None, *, out: object | None = None, c: ob
             columns, or of (..., ceil(k / 128), n). The last block of an extent may be shorter. Kernels read a scale_a
             whose columns are contiguous and start at multiples of 16 bytes; any other is packed first.
         scale_out: factor of the result: a number or an array of one element.
-        gated: "silu", "gelu", "gelu_tanh", "relu" or "sigmoid": the columns of b are n gates and then n values, and D has n:
-            D = scale_out * f(z of the gates) * z of the values; bias and scale_b have 2 n numbers, an aux is (m, 2 n).
+        gated: "silu", "gelu", "gelu_tanh", "relu" or "sigmoid": the columns of b are n gates and then n values, and D has
+            n: D = scale_out * f(z of the gates) * z of the values; bias and scale_b have 2 n numbers, an aux is (m, 2 n).
             With the name of a derivative ("d_silu") z is the gradient of such a D, aux is that (m, 2 n), and D has its
             shape: the gradients of gates and values. Beside it are no activation, gate, c, bias_grad and lists.
         bias_grad: (n,), (1, n) or (m, 1), of D's dtype, f32 or f64; written. Receives sums of f(z), f(gate) * z or

@@ -49,8 +49,8 @@ Args:
         or f32 (f64 operands: or f64; integer D: f32 or s32).
     activation: None, "identity", "relu", "leaky_relu", "gelu" (by erf), "gelu_tanh", "silu", "sigmoid", "tanh",
         "hardswish", cutlass_py.leaky_relu(slope), cutlass_py.clamp(low, high), or a derivative: "d_relu", "d_gelu",
-        "d_gelu_tanh", "d_silu", "d_sigmoid". Complex operands take none. slope, low and high are rounded to the dtype that the
-        epilogue is computed in.
+        "d_gelu_tanh", "d_silu", "d_sigmoid". Complex operands take none. slope, low and high are rounded to the dtype
+        that the epilogue is computed in.
     aux: of the shape of D, any real dtype. With a derivative it is read: the values at which the derivative is taken
         (its batch dimensions broadcast). Otherwise it is written, and receives z.
     gate: of the shape of D (batch dimensions broadcast), any real dtype. The activation applies to it, not to z.
@@ -62,8 +62,8 @@ Args:
         columns, or of (..., ceil(k / 128), n). The last block of an extent may be shorter. Kernels read a scale_a
         whose columns are contiguous and start at multiples of 16 bytes; any other is packed first.
     scale_out: factor of the result: a number or an array of one element.
-    gated: "silu", "gelu", "gelu_tanh", "relu" or "sigmoid": the columns of b are n gates and then n values, and D has n:
-        D = scale_out * f(z of the gates) * z of the values; bias and scale_b have 2 n numbers, an aux is (m, 2 n).
+    gated: "silu", "gelu", "gelu_tanh", "relu" or "sigmoid": the columns of b are n gates and then n values, and D has
+        n: D = scale_out * f(z of the gates) * z of the values; bias and scale_b have 2 n numbers, an aux is (m, 2 n).
         With the name of a derivative ("d_silu") z is the gradient of such a D, aux is that (m, 2 n), and D has its
         shape: the gradients of gates and values. Beside it are no activation, gate, c, bias_grad and lists.
     bias_grad: (n,), (1, n) or (m, 1), of D's dtype, f32 or f64; written. Receives sums of f(z), f(gate) * z or
@@ -341,6 +341,9 @@ void bind_prepared(nb::module_& m) {
       .def("__repr__", [](const Prepared& self) { return self.repr(); });
 }
 
+// The keywords, by their names as parameters of a function, in the table's order.
+#define CUTLASS_PY_KEYWORD(NAME, DEFAULT, ROLE) NAME,
+
 void bind_torch(nb::module_& m) {
   m.def(
       "set_torch_hooks",
@@ -368,28 +371,11 @@ void bind_torch(nb::module_& m) {
          nb::handle activation, nb::handle aux, nb::handle gate, nb::handle gated, nb::handle scale_a,
          nb::handle scale_b, nb::handle scale_out, nb::handle bias_grad, nb::handle compute, nb::handle out_dtype,
          nb::handle splits, nb::handle deterministic, nb::handle batch_invariant, nb::handle kernel, bool uncast) {
-        return fast_gemm(a, b, {out,
-                                c,
-                                alpha,
-                                beta,
-                                bias,
-                                activation,
-                                aux,
-                                gate,
-                                gated,
-                                scale_a,
-                                scale_b,
-                                scale_out,
-                                bias_grad,
-                                Py_None,
-                                compute,
-                                out_dtype,
-                                splits,
-                                deterministic,
-                                batch_invariant,
-                                kernel,
-                                Py_None},
-                         uncast);
+        const nb::handle epilogue = Py_None, stream = Py_None;
+        const Keywords keywords{
+#include "gemm_keywords.inc"
+        };
+        return fast_gemm(a, b, keywords, uncast);
       },
       "a"_a.none(), "b"_a.none(), "out"_a = nb::none(), "c"_a = nb::none(), "alpha"_a.none() = 1.0,
       "beta"_a = nb::none(), "bias"_a = nb::none(), "activation"_a = nb::none(), "aux"_a = nb::none(),
@@ -436,27 +422,10 @@ void bind_gemm(nb::module_& m) {
          nb::handle scale_b, nb::handle scale_out, nb::handle bias_grad, nb::handle epilogue, nb::handle compute,
          nb::handle out_dtype, nb::handle splits, nb::handle deterministic, nb::handle batch_invariant,
          nb::handle kernel, nb::handle stream) {
-        return gemm(a, b, {out,
-                           c,
-                           alpha,
-                           beta,
-                           bias,
-                           activation,
-                           aux,
-                           gate,
-                           gated,
-                           scale_a,
-                           scale_b,
-                           scale_out,
-                           bias_grad,
-                           epilogue,
-                           compute,
-                           out_dtype,
-                           splits,
-                           deterministic,
-                           batch_invariant,
-                           kernel,
-                           stream});
+        const Keywords keywords{
+#include "gemm_keywords.inc"
+        };
+        return gemm(a, b, keywords);
       },
       "a"_a.none(), "b"_a.none(), nb::kw_only(), "out"_a = nb::none(), "c"_a = nb::none(), "alpha"_a.none() = 1.0,
       "beta"_a = nb::none(), "bias"_a = nb::none(), "activation"_a = nb::none(), "aux"_a = nb::none(),
@@ -503,5 +472,7 @@ void bind_gemm(nb::module_& m) {
   bind_torch(m);
   bind_xla(m);
 }
+
+#undef CUTLASS_PY_KEYWORD
 
 }  // namespace cutlass_py

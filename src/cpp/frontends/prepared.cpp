@@ -59,6 +59,7 @@ Prepared::Prepared(nb::object a, nb::object b, const nb::dict& keywords, int ras
   }
   prototype_.possible_overlaps.clear();  // decided, and about operands that go with this scope
   plan_ = plan_for(p);
+  if (plan_.divided) refuse(no_single_plan(p));
   if (raster || swizzle) {
     if (!plan_.kernel || facts_of(*plan_.kernel).api != 3)
       refuse(Refusal("raster or swizzle", "is given").hints("the order of tiles is 3.x kernels'"));

@@ -12,317 +12,19 @@ from functools import cache, partial
 from itertools import product
 from typing import Any
 
-from . import gemm_cpp, gemv_cpp, lean_cpp, quantize, tiles
+from . import gemm_cpp, gemv_cpp, lean_cpp, quantize, sm90, tiles
 from .config import SCHEDULES, Family, GemmConfig, KernelConfig, nothing
-from .dtypes import DTYPES, LAYOUTS, PAIRS
-from .epilogues import ACTIVATIONS, EPILOGUES
+from .dtypes import DTYPES, LAYOUTS
+from .epilogues import ACTIVATIONS
 from .operands import DEFAULT
-from .tiles import Design, Ladder
-
-# ---------------------------------------------------------------------------------------------------- 3.x
-
-Pair = tuple[str, str]  # dtypes of A and B
-_HALVES = ("bf16", "f16")
-# Operands of one byte, and most of tf32, are read along k alone: layout tn. The others are transposed in packing.
-_FP8, _INT8 = (tuple((a, b) for a in pair for b in pair) for pair in PAIRS)
-_FP8_RESULTS, _INT8_RESULTS = ("bf16", "f16", "f32", "e4m3", "e5m2"), ("bf16", "f16", "f32", "s8")  # by scales
-
-
-def _sm90(dtypes: Pair, layout: str, d: str, epilogue: str, design: Design, accumulator: str = "f32") -> GemmConfig:
-    """A 3.x kernel. The k extent of a tile counts 16-bit elements: other operands take as many bytes."""
-    (m, n, k), cluster, schedule = design
-    tile = (m, n, k * 16 // DTYPES[dtypes[0]].bits)
-    family = SCHEDULES[schedule].family
-    return GemmConfig(family, *dtypes, accumulator, d, layout, tile, epilogue, schedule, cluster)
-
-
-_CUTLASS = [e for e in EPILOGUES.values() if not e.told]  # that its kernels fuse
-# A 128x256 tile of a wide D leaves no room for the mainloop's stages.
-_NARROW = [design for design in tiles.SM90_TMA if design[0][0] * design[0][1] < 128 * 256]
-
-
-def _sm90_declared() -> Iterator[GemmConfig]:
-    for dtype, layout in product(_HALVES, LAYOUTS):
-        yield from _sm90_half(dtype, layout)
-    for layout, design in product(LAYOUTS, tiles.SM90_TMA):
-        yield _sm90(("f16", "f16"), layout, "f16", "linear", design, "f16")
-    yield from _sm90_fp8()
-    yield from _sm90_int8()
-    yield from _sm90_tf32()
-
-
-def _sm90_half(dtype: str, layout: str) -> Iterator[GemmConfig]:
-    pair = (dtype, dtype)
-    for design in (*tiles.SM90_TMA, *tiles.SM90_MORE, *tiles.SM90_WIDTHS):
-        yield _sm90(pair, layout, dtype, "linear", design)
-    for design in tiles.SM90_TMA:
-        yield _sm90(pair, layout, dtype, "linearc", design)
-    for design in _NARROW:
-        yield _sm90(pair, layout, "f32", "linear", design)
-    for d, design in product((dtype, "f32"), tiles.SM90_DIRECT):
-        yield _sm90(pair, layout, d, "linearc", design)
-    yield _sm90(pair, layout, "f32", "linearc", tiles.SQUARE)
-    for epilogue in _CUTLASS:
-        designs = _NARROW if epilogue.aux or epilogue.gated or epilogue.source else tiles.SM90_TMA
-        if (epilogue.bias or epilogue.gated) and not epilogue.scaled:
-            for design in designs:
-                yield _sm90(pair, layout, dtype, epilogue.name, design)
-        if epilogue.bias and not epilogue.aux and not epilogue.scaled:
-            yield _sm90(pair, layout, "f32", epilogue.name, tiles.SQUARE)
-
-
-def _sm90_fp8() -> Iterator[GemmConfig]:
-    e4m3 = ("e4m3", "e4m3")
-    for epilogue in ("linear", "scaled"):  # the latter for scales that are arrays, as frameworks' mostly are
-        for design in tiles.SM90_PROMOTED_MORE:
-            yield _sm90(e4m3, "tn", "bf16", epilogue, design)
-        for design in tiles.SM90_FAST:
-            yield _sm90(e4m3, "tn", "bf16", epilogue, design, "fast")
-    yield _sm90(e4m3, "tn", "f32", "linear", tiles.SQUARE_2X1, "fast")
-    scaled = [e.name for e in _CUTLASS if e.scaled]
-    for pair in _FP8:
-        yield _sm90(pair, "tn", "bf16", "linear", tiles.SQUARE_2X1, "fast")
-        yield _sm90(pair, "tn", "f32", "linearc", tiles.SM90_PROMOTED_DIRECT)
-        for d in _FP8_RESULTS:
-            for accumulator, designs in (("f32", tiles.SM90_PROMOTED), ("fast", _NARROW)):
-                for design, name in product(designs, ("linear", "scaled")):
-                    yield _sm90(pair, "tn", d, name, design, accumulator)
-            for name in scaled:
-                yield _sm90(pair, "tn", d, name, tiles.PROMOTED)
-
-
-def _sm90_int8() -> Iterator[GemmConfig]:
-    for pair in _INT8:
-        for design in (tiles.SQUARE_2X1, *_NARROW):
-            yield _sm90(pair, "tn", "s32", "linear", design, "s32")
-        yield _sm90(pair, "tn", "s32", "linearc", tiles.SM90_DIRECT[0], "s32")
-        yield _sm90(pair, "tn", "bf16", "scaled", tiles.SQUARE_2X1, "s32")
-        for d, design in product(_INT8_RESULTS, _NARROW):
-            yield _sm90(pair, "tn", d, "scaled", design, "s32")
-    for d in ("f16", "f32", "s8"):
-        yield _sm90(("s8", "s8"), "tn", d, "scaled", tiles.SQUARE_2X1, "s32")
-
-
-def _sm90_tf32() -> Iterator[GemmConfig]:
-    pair = ("tf32", "tf32")
-    for design in (
-        tiles.LARGE,
-        tiles.SQUARE,
-        tiles.SQUARE_2X1,
-        tiles.MEDIUM,
-        tiles.SMALL,
-        tiles.SKINNY64,
-        tiles.SKINNY32,
-        tiles.SKINNY16,
-    ):
-        yield _sm90(pair, "tn", "f32", "linear", design)
-    for design in (tiles.SQUARE, tiles.SM90_DIRECT[0]):
-        yield _sm90(pair, "tn", "f32", "linearc", design)
-    for design in tiles.SM90_ROWS:
-        yield _sm90(pair, SCHEDULES[design[2]].along_rows, "f32", "linear", design)
-    for epilogue, design in product(_CUTLASS, _NARROW):
-        if epilogue.bias and not epilogue.aux and not epilogue.scaled:
-            yield _sm90(pair, "tn", "f32", epilogue.name, design)
-
-
-def _streamk() -> Iterator[GemmConfig]:
-    for dtype, layout in product(_HALVES, LAYOUTS):
-        for design in tiles.SM90_STREAMK:
-            yield _sm90((dtype, dtype), layout, dtype, "linear", design)
-        yield _sm90((dtype, dtype), layout, "f32", "linear", tiles.SM90_STREAMK[0])
-
-
-def _array() -> Iterator[GemmConfig]:
-    for dtype, layout, design in product(_HALVES, LAYOUTS, tiles.SM90_ARRAY):
-        yield _sm90((dtype, dtype), layout, dtype, "linearc", design)
-
-
-def _block() -> Iterator[GemmConfig]:
-    designs = (*tiles.SM90_BLOCK, *tiles.SM90_GROUP)
-    for pair, d, design in product(_FP8, ("bf16", "f16", "f32"), designs):
-        for epilogue in ("linear", "linearc"):
-            yield _sm90(pair, "tn", d, epilogue, design)
-
-
-def _dmma() -> Iterator[GemmConfig]:
-    for layout in LAYOUTS:
-        yield _sm90(("f64", "f64"), layout, "f64", "linearc", tiles.DMMA, "f64")
-
-
-def _lean_core() -> Iterator[GemmConfig]:
-    for dtype, layout in product(_HALVES, LAYOUTS):
-        yield from _lean_half_core(dtype, layout)
-    for pair in _FP8:
-        yield from _lean_fp8_core(pair)
-    tf32 = ("tf32", "tf32")
-    for design in tiles.SM90_LEAN_FEW:
-        yield _sm90(tf32, "tn", "f32", "fused", design)
-    for design in (*tiles.SM90_LEAN_DIRECT_SMALL, *tiles.SM90_LEAN_DIRECT_SQUARE):
-        yield _sm90(tf32, "tn", "f32", "fusedc", design)
-    for pair in _INT8:
-        for design in tiles.SM90_LEAN_LEAST:
-            yield _sm90(pair, "tn", "s32", "linear", design, "s32")
-            yield _sm90(pair, "tn", "bf16", "fused_scaled", design, "s32")
-        for design in tiles.SM90_LEAN_DIRECT_SMALL:
-            yield _sm90(pair, "tn", "s32", "linearc", design, "s32")
-
-
-# What reads or writes a matrix beside D. A layer multiplies x @ w.T (tn; in JAX x @ w, tt), its gradients in tt and nt.
-_MATRICES = {
-    "fusedc": {layout: tiles.SM90_LEAN_LAYER if layout == "tn" else tiles.SM90_LEAN_LEAST for layout in LAYOUTS},
-    "fused_gate": {"tn": tiles.SM90_LEAN_LAYER, "tt": tiles.SM90_LEAN_LAYER},
-    "fused_aux": {"tn": tiles.SM90_LEAN_LAYER, "tt": tiles.SM90_LEAN_LEAST},
-}
-
-
-def _lean_half_core(dtype: str, layout: str) -> Iterator[GemmConfig]:
-    pair = (dtype, dtype)
-    for design in (*tiles.SM90_LEAN_CORE, *tiles.SM90_LEAN_SERIAL):
-        yield _sm90(pair, layout, dtype, "fused", design)
-    for design in tiles.SM90_LEAN_LEAST:  # also what is finished elsewhere
-        yield _sm90(pair, layout, "f32", "fused", design)
-    for design in (*tiles.SM90_LEAN_DIRECT_SMALL, *tiles.SM90_LEAN_DIRECT_SQUARE, *tiles.SM90_LEAN_UNALIGNED):
-        yield _sm90(pair, layout, dtype, "fusedc", design)
-    for design in tiles.SM90_LEAN_DIRECT_SQUARE:
-        yield _sm90(pair, layout, "f32", "fusedc", design)
-    for epilogue, by_layout in _MATRICES.items():
-        for design in by_layout.get(layout, ()):
-            yield _sm90(pair, layout, dtype, epilogue, design)
-    if layout in _PAIRED:
-        yield from _gated(dtype, layout, tiles.SM90_LEAN_PAIRS, tiles.SM90_LEAN_PAIRS_LEAST, tiles.SM90_LEAN_LEAST)
-
-
-_PAIRED = ("tn", "tt")  # a layer's weights as torch has them, and as JAX has them
-
-
-def _gated(dtype: str, layout: str, all: list[Design], least: list[Design], back: list[Design]) -> Iterator[GemmConfig]:
-    """Of gates and values: forward, with the products kept, and backward."""
-    for epilogue, designs in (("fused_gated", all), ("fused_gated_aux", least), ("fused_d_gated", back)):
-        for design in designs:
-            yield _sm90((dtype, dtype), layout, dtype, epilogue, design)
-
-
-def _lean_fp8_core(pair: Pair) -> Iterator[GemmConfig]:
-    same = pair == ("e4m3", "e4m3")
-    promoted = tiles.SM90_LEAN_PROMOTED_CORE if same else tiles.SM90_LEAN_PROMOTED_LEAST
-    blocks = tiles.SM90_LEAN_BLOCK_CORE if same else tiles.SM90_LEAN_BLOCK_LEAST
-    for design in promoted:
-        yield _sm90(pair, "tn", "bf16", "fused_scaled", design)
-    for design in tiles.SM90_LEAN_FAST if same else tiles.SM90_LEAN_LEAST:
-        yield _sm90(pair, "tn", "bf16", "fused_scaled", design, "fast")
-    for design in (*tiles.SM90_LEAN_PROMOTED_LEAST, *tiles.SM90_LEAN_PROMOTED_DIRECT):
-        yield _sm90(pair, "tn", "f32", "fused_scaled", design)  # also what is finished elsewhere
-    for d, designs in (("bf16", blocks), ("f32", tiles.SM90_LEAN_BLOCK_LEAST)):
-        for design in designs:
-            yield _sm90(pair, "tn", d, "fused", design)
-
-
-def _lean_declared() -> Iterator[GemmConfig]:
-    """Every tile, dtype and epilogue."""
-    for dtype, layout, design in product(_HALVES, LAYOUTS, tiles.SM90_LEAN):
-        for d in (dtype, "f32"):
-            yield _sm90((dtype, dtype), layout, d, "fused", design)
-    for dtype, layout, design in product(_HALVES, LAYOUTS, tiles.SM90_LEAN_SPLIT):
-        yield _sm90((dtype, dtype), layout, dtype, "fused", design)
-    for dtype, layout, design in product(_HALVES, LAYOUTS, tiles.SM90_LEAN_UNALIGNED):
-        yield _sm90((dtype, dtype), layout, dtype, "fusedc", design)
-    for pair, d in product(_FP8, _FP8_RESULTS):
-        for design in (*tiles.SM90_LEAN_FAST, *tiles.SM90_LEAN_FEW):
-            yield _sm90(pair, "tn", d, "fused_scaled", design, "fast")
-        for design in (*tiles.SM90_LEAN_PROMOTED, *tiles.SM90_LEAN_PROMOTED_DIRECT):
-            yield _sm90(pair, "tn", d, "fused_scaled", design)
-    for design in tiles.SM90_LEAN_PAIRS_LEAST:
-        yield _sm90(("e4m3", "e4m3"), "tn", "bf16", "fused_gated_scaled", design, "fast")
-    for pair, d, epilogue in product(_FP8, ("bf16", "f32"), ("fused", "fusedc")):
-        for design in tiles.SM90_LEAN_BLOCK:
-            yield _sm90(pair, "tn", d, epilogue, design)
-    for layout, design in product(LAYOUTS, tiles.SM90_LEAN_FUSED):
-        yield _sm90(("f16", "f16"), layout, "f16", "fused", design, "f16")
-    for pair, design in product(_INT8, tiles.SM90_LEAN_FEW):
-        yield _sm90(pair, "tn", "s32", "linear", design, "s32")
-    for pair, d, design in product(_INT8, _INT8_RESULTS, (*tiles.SM90_LEAN_FEW, *tiles.SM90_LEAN_DIRECT)):
-        yield _sm90(pair, "tn", d, "fused_scaled", design, "s32")
-    for pair, design in product(_INT8, tiles.SM90_LEAN_DIRECT):
-        yield _sm90(pair, "tn", "s32", "linearc", design, "s32")
-    floats = [(dtype, dtype, layout) for dtype, layout in product(_HALVES, LAYOUTS)] + [("tf32", "f32", "tn")]
-    told = [e.name for e in EPILOGUES.values() if e.told and e.bias and not e.scaled and not e.pairs]
-    for (dtype, d, layout), epilogue, design in product(floats, told, tiles.SM90_LEAN_FUSED + tiles.SM90_LEAN_LAYER):
-        yield _sm90((dtype, dtype), layout, d, epilogue, design)
-    for (dtype, narrow, layout), design in product(floats, tiles.SM90_LEAN_DIRECT):
-        for d in (narrow, "f32"):
-            yield _sm90((dtype, dtype), layout, d, "fusedc", design)
-
-
-# A group may begin at any line, and copies at whole granules alone: what groups divide is read along k, and where that
-# is k itself, both operands are read along the other axis.
-_LINES, _DEEP = ("tn", "tt", "nn"), "nt"
-
-
-def _grouped_core() -> Iterator[GemmConfig]:
-    for dtype in _HALVES:
-        pair = (dtype, dtype)
-        for layout in _LINES:
-            for design in tiles.SM90_GROUPED:
-                yield _sm90(pair, layout, dtype, "fused", design)
-            for design in tiles.SM90_GROUPED_LEAST:
-                yield _sm90(pair, layout, "f32", "fused", design)
-                yield _sm90(pair, layout, dtype, "fusedc", design)
-                yield _sm90(pair, layout, dtype, "fused_aux", design)
-            if layout in _PAIRED:
-                yield from _gated(
-                    dtype, layout, tiles.SM90_GROUPED_PAIRS, tiles.SM90_GROUPED_PAIRS_LEAST, tiles.SM90_GROUPED_LEAST
-                )
-        for design in tiles.SM90_DEEP:
-            yield _sm90(pair, _DEEP, dtype, "fused", design)
-        for design in tiles.SM90_DEEP_LEAST:
-            yield _sm90(pair, _DEEP, "f32", "fused", design)
-            yield _sm90(pair, _DEEP, dtype, "fusedc", design)
-    for pair in _FP8:
-        yield from _grouped_fp8_core(pair)
-    for design in tiles.SM90_GROUPED_LEAST:
-        yield _sm90(("s8", "s8"), "tn", "s32", "linear", design, "s32")
-        yield _sm90(("s8", "s8"), "tn", "bf16", "fused_scaled", design, "s32")
-        yield _sm90(("tf32", "tf32"), "tn", "f32", "fused", design)
-
-
-def _grouped_fp8_core(pair: Pair) -> Iterator[GemmConfig]:
-    same = pair == ("e4m3", "e4m3")
-    for design in tiles.SM90_GROUPED_PROMOTED if same else tiles.SM90_GROUPED_PROMOTED_LEAST:
-        yield _sm90(pair, "tn", "bf16", "fused_scaled", design)
-    for design in tiles.SM90_GROUPED_FAST if same else tiles.SM90_GROUPED_LEAST:
-        yield _sm90(pair, "tn", "bf16", "fused_scaled", design, "fast")
-    for design in tiles.SM90_GROUPED_BLOCK if same else tiles.SM90_GROUPED_BLOCK_LEAST:
-        yield _sm90(pair, "tn", "bf16", "fused", design)
-    for d in ("f32", "f16") if same else ("f32",):
-        for design in tiles.SM90_GROUPED_PROMOTED_LEAST:
-            yield _sm90(pair, "tn", d, "fused_scaled", design)
-        for design in tiles.SM90_GROUPED_BLOCK_LEAST:
-            yield _sm90(pair, "tn", d, "fused", design)
-
-
-def _grouped_declared() -> Iterator[GemmConfig]:
-    """Every dtype of operands of a byte, and of their results."""
-    for pair, d in product(_FP8, ("bf16", "f16", "f32")):
-        for design in tiles.SM90_GROUPED_PROMOTED:
-            yield _sm90(pair, "tn", d, "fused_scaled", design)
-        for design in tiles.SM90_GROUPED_FAST:
-            yield _sm90(pair, "tn", d, "fused_scaled", design, "fast")
-        for design in tiles.SM90_GROUPED_BLOCK:
-            yield _sm90(pair, "tn", d, "fused", design)
-    for pair, design in product(_INT8, tiles.SM90_GROUPED):
-        yield _sm90(pair, "tn", "s32", "linear", design, "s32")
-        for d in ("bf16", "f16", "f32"):
-            yield _sm90(pair, "tn", d, "fused_scaled", design, "s32")
-    for design in tiles.SM90_GROUPED:
-        yield _sm90(("tf32", "tf32"), "tn", "f32", "fused", design)
-
+from .tiles import Ladder
 
 # ---------------------------------------------------------------------------------------------------- 2.x
 
 
 def _2x(
     family: str,
-    dtypes: Pair,
+    dtypes: sm90.Pair,
     layouts: Iterable[str],
     d: str,
     ladder: Ladder,
@@ -339,7 +41,7 @@ def _2x(
 
 def _sm80_core() -> Iterator[GemmConfig]:
     """Every dtype and layout, c read where there is one; the commonest activations."""
-    for dtype in _HALVES:
+    for dtype in sm90.HALVES:
         yield from _2x("sm80_gemm", (dtype, dtype), LAYOUTS, dtype, tiles.SM80_HALF)
         yield from _2x("sm80_gemm", (dtype, dtype), ("tn",), dtype, tiles.SM80_HALF_SMALL)
         yield from _2x("sm80_gemm", (dtype, dtype), ("tn",), "f32", tiles.SM80_HALF_WIDE)
@@ -347,10 +49,10 @@ def _sm80_core() -> Iterator[GemmConfig]:
     yield from _2x("sm80_gemm", ("tf32x3", "tf32x3"), LAYOUTS, "f32", tiles.SM80_TF32X3)
     yield from _2x("sm80_gemm", ("f64", "f64"), LAYOUTS, "f64", tiles.SM80_F64, "f64")
     yield from _2x("sm80_gemm", ("c128", "c128"), LAYOUTS, "c128", tiles.C128, "c128")
-    for pair in _INT8:
+    for pair in sm90.INT8:
         yield from _2x("sm80_gemm", pair, ("tn",), "s32", tiles.SM80_INT8, "s32")
     large = {8: tiles.SM80_HALF[8][:1]}
-    for dtype, f in product(_HALVES, ("relu", "gelu_tanh", "silu")):
+    for dtype, f in product(sm90.HALVES, ("relu", "gelu_tanh", "silu")):
         yield from _2x("sm80_gemm", (dtype, dtype), ("tn",), dtype, large, epilogue=f"linearc_{f}")
     for dtype, d in (("bf16", "bf16"), ("bf16", "f32"), ("f16", "f32")):  # f32 is finished as any other result
         yield from _2x("sm80_gemm", (dtype, dtype), ("tn",), d, tiles.SM80_STREAMK, schedule="streamk")
@@ -358,20 +60,20 @@ def _sm80_core() -> Iterator[GemmConfig]:
 
 
 def _sm80_declared() -> Iterator[GemmConfig]:
-    for dtype in _HALVES:
+    for dtype in sm90.HALVES:
         yield from _2x("sm80_gemm", (dtype, dtype), LAYOUTS, dtype, tiles.SM80_HALF_MORE)
         for ladder in (tiles.SM80_HALF, tiles.SM80_HALF_MORE):
             yield from _2x("sm80_gemm", (dtype, dtype), LAYOUTS, "f32", ladder)
     yield from _2x("sm80_gemm", ("tf32", "tf32"), LAYOUTS, "f32", tiles.SM80_TF32_MORE)
     yield from _2x("sm80_gemm", ("f64", "f64"), LAYOUTS, "f64", tiles.SM80_F64_MORE, "f64")
-    for pair in _INT8:
+    for pair in sm90.INT8:
         yield from _2x("sm80_gemm", pair, ("tn",), "s32", tiles.SM80_INT8_MORE, "s32")
-    for dtype in _HALVES:
+    for dtype in sm90.HALVES:
         for d in (dtype, "f32"):
             yield from _2x("sm80_gemm", (dtype, dtype), LAYOUTS, d, tiles.SM80_STREAMK, schedule="streamk")
     yield from _2x("sm80_gemm", ("f16", "f16"), LAYOUTS, "f16", {8: tiles.SM80_HALF[8]}, "f16")
     plain = [a.name for a in ACTIVATIONS.values() if not a.derivative][1:]
-    for dtype, ladder, f in product(_HALVES, (tiles.SM80_HALF, tiles.SM80_HALF_MORE), plain):
+    for dtype, ladder, f in product(sm90.HALVES, (tiles.SM80_HALF, tiles.SM80_HALF_MORE), plain):
         yield from _2x("sm80_gemm", (dtype, dtype), LAYOUTS, dtype, ladder, epilogue=f"linearc_{f}")
     for f in plain:
         yield from _2x("sm80_gemm", ("tf32", "tf32"), LAYOUTS, "f32", tiles.SM80_TF32, epilogue=f"linearc_{f}")
@@ -383,7 +85,7 @@ def _simt() -> Iterator[GemmConfig]:
 
 
 def _gemv(
-    family: str, dtypes: Pair, layout: str, d: str, accumulator: str = "f32", epilogue: str = "fusedc_scaled"
+    family: str, dtypes: sm90.Pair, layout: str, d: str, accumulator: str = "f32", epilogue: str = "fusedc_scaled"
 ) -> Iterator[GemmConfig]:
     for schedule in ("rows", "columns"):
         along_k = layout[0] == "t" if SCHEDULES[schedule].swap else layout[1] == "n"
@@ -392,7 +94,7 @@ def _gemv(
 
 
 def _simt_gemv() -> Iterator[GemmConfig]:
-    for a, layout in product((*_HALVES, "f32", "tf32", "tf32x3"), LAYOUTS):
+    for a, layout in product((*sm90.HALVES, "f32", "tf32", "tf32x3"), LAYOUTS):
         for d in dict.fromkeys((DTYPES[a].stored, "f32")):
             yield from _gemv("simt_gemv", (a, a), layout, d)
     for layout in LAYOUTS:
@@ -400,12 +102,12 @@ def _simt_gemv() -> Iterator[GemmConfig]:
 
 
 def _sm90_gemv() -> Iterator[GemmConfig]:
-    for pair, d in product(_FP8, _FP8_RESULTS):
+    for pair, d in product(sm90.FP8, sm90.FP8_RESULTS):
         yield from _gemv("sm90_gemv", pair, "tn", d)
 
 
 def _2x_grouped(
-    family: str, dtypes: Pair, layouts: Iterable[str], d: str, ladder: Ladder, accumulator: str = "f32"
+    family: str, dtypes: sm90.Pair, layouts: Iterable[str], d: str, ladder: Ladder, accumulator: str = "f32"
 ) -> Iterator[GemmConfig]:
     epilogue = "linearc_told" if DTYPES[d].mantissa and accumulator in ("f32", "f64") else "linearc"
     return _2x(family, dtypes, layouts, d, ladder, accumulator, epilogue, "persistent")
@@ -418,7 +120,7 @@ _WHOLE = ("tn", "tt", "nt")
 
 def _sm80_grouped_core() -> Iterator[GemmConfig]:
     """Every dtype in every layout by single elements, and by whole accesses where those do."""
-    for dtype in _HALVES:
+    for dtype in sm90.HALVES:
         pair = (dtype, dtype)
         yield from _2x_grouped("sm80_grouped", pair, _WHOLE, dtype, tiles.SM80_GROUPED_HALF)
         yield from _2x_grouped("sm80_grouped", pair, LAYOUTS, dtype, tiles.SM80_GROUPED_HALF_ANY)
@@ -427,14 +129,14 @@ def _sm80_grouped_core() -> Iterator[GemmConfig]:
     yield from _2x_grouped("sm80_grouped", ("tf32x3", "tf32x3"), LAYOUTS, "f32", tiles.SM80_GROUPED_TF32X3)
     yield from _2x_grouped("sm80_grouped", ("f64", "f64"), LAYOUTS, "f64", tiles.SM80_GROUPED_F64, "f64")
     yield from _2x_grouped("sm80_grouped", ("c128", "c128"), LAYOUTS, "c128", tiles.C128, "c128")
-    for pair in _INT8:
+    for pair in sm90.INT8:
         yield from _2x_grouped("sm80_grouped", pair, ("tn",), "s32", tiles.SM80_GROUPED_INT8_ANY, "s32")
     yield from _2x_grouped("sm80_grouped", ("s8", "s8"), ("tn",), "s32", tiles.SM80_GROUPED_INT8, "s32")
 
 
 def _sm80_grouped_declared() -> Iterator[GemmConfig]:
     """All tiles of the single products' ladders."""
-    for dtype, ladder in product(_HALVES, (tiles.SM80_HALF, tiles.SM80_HALF_MORE)):
+    for dtype, ladder in product(sm90.HALVES, (tiles.SM80_HALF, tiles.SM80_HALF_MORE)):
         for d in (dtype, "f32"):
             yield from _2x_grouped("sm80_grouped", (dtype, dtype), LAYOUTS, d, ladder)
     for ladder in (tiles.SM80_TF32, tiles.SM80_TF32_MORE):
@@ -442,7 +144,7 @@ def _sm80_grouped_declared() -> Iterator[GemmConfig]:
     yield from _2x_grouped("sm80_grouped", ("tf32x3", "tf32x3"), LAYOUTS, "f32", tiles.SM80_TF32X3)
     for ladder in (tiles.SM80_F64, tiles.SM80_F64_MORE):
         yield from _2x_grouped("sm80_grouped", ("f64", "f64"), LAYOUTS, "f64", ladder, "f64")
-    for pair, ladder in product(_INT8, (tiles.SM80_INT8, tiles.SM80_INT8_MORE)):
+    for pair, ladder in product(sm90.INT8, (tiles.SM80_INT8, tiles.SM80_INT8_MORE)):
         yield from _2x_grouped("sm80_grouped", pair, ("tn",), "s32", ladder, "s32")
 
 
@@ -498,14 +200,14 @@ FAMILIES = {
             "sm90_gemm",
             "TMA + wgmma",
             declare_core=nothing,  # our own do it there
-            declare=_sm90_declared,
+            declare=sm90.sm90_declared,
             overlaps=90,
         ),
         _hopper(
             "sm90_streamk",
             "TMA + wgmma, k loops dealt out evenly",
             declare_core=nothing,
-            declare=_streamk,
+            declare=sm90.streamk,
         ),
         _hopper(
             "sm90_array",
@@ -513,7 +215,7 @@ FAMILIES = {
             header="kernels/cutlass3x/ptr_array.cuh",
             launcher="GemmArray3x",
             declare_core=nothing,
-            declare=_array,
+            declare=sm90.array,
         ),
         _hopper(
             "sm90_block",
@@ -521,7 +223,7 @@ FAMILIES = {
             header="kernels/cutlass3x/blockwise.cuh",
             launcher="GemmBlockwise3x",
             declare_core=nothing,
-            declare=_block,
+            declare=sm90.block,
             per_file=6,  # twelve took 10 GB
             overlaps=90,
         ),
@@ -530,22 +232,22 @@ FAMILIES = {
             "TMA + mma.sync on f64",
             header="kernels/cutlass3x/dmma.cuh",
             launcher="GemmDmma3x",
-            declare_core=_dmma,
+            declare_core=sm90.dmma,
             overlaps=90,
             core_seconds=9.5,
         ),
         _hopper(
             "sm90_lean",
             "TMA + wgmma, kernels of our own",
-            declare_core=_lean_core,
-            declare=_lean_declared,
+            declare_core=sm90.lean_core,
+            declare=sm90.lean_declared,
             **_OURS,
         ),
         _hopper(
             "sm90_grouped",
             "groups of unequal size by TMA + wgmma, kernels of our own",
-            declare_core=_grouped_core,
-            declare=_grouped_declared,
+            declare_core=sm90.grouped_core,
+            declare=sm90.grouped_declared,
             operation="grouped_gemm",
             **_OURS,
         ),

@@ -149,7 +149,9 @@ def _keywords(facts: dict[str, Any], operands: Sequence[_Array]) -> list[str]:
         if name not in names and facts[name] != usual:
             words.append(f"{name}={_number(facts[name])}")
     p = facts["problem"]
-    if p.activation != "identity":
+    if p.pairs:
+        words.append(f"gated={p.activation!r}")
+    elif p.activation != "identity":
         count = len(ACTIVATIONS[p.activation].parameters)
         values = ", ".join(map(_number, facts["parameters"][:count]))
         words.append(f"activation={f'cutlass_py.{p.activation}({values})' if count else repr(p.activation)}")

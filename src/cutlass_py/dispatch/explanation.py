@@ -177,6 +177,6 @@ def explain(a: Any, b: Any = None, **keywords: Any) -> Explanation:
     note = ""
     if not chosen and unbuilt and not _core.kernel_facts():
         note = "no kernel fits: none is compiled in this package"
-    elif not chosen and operation.dividable(p):
-        note = "no kernel takes it as a list: one matrix after the other, each by a plan of its own"
+    elif not chosen:
+        note = operation.divided(p)
     return Explanation(text, chosen, ranking, tuple(rejected(p)), unbuilt, note, _asked=p)

@@ -24,7 +24,7 @@ class LaunchPlan:
     raster: int = 0
     swizzle: int = 1
     overlap: bool = False
-    each: bool = False  # a list of matrices, one after the other
+    each: bool = False  # several products (a list of matrices, say), one after the other
     provided: Callable[..., None] | None = None  # PythonKernel.call of one that does all of it
     pack_scales: bool = False
     sums: bool = False

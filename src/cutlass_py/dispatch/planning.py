@@ -30,7 +30,7 @@ def plan(p: Problem, *, provided: bool = True) -> LaunchPlan:
         CompileError: the kernel asked for, or the best one within `jit`, cannot be compiled.
     """
     choice = _chosen(p, provided)
-    made = launch_plan_of(choice, p) if choice else LaunchPlan(each=operation_of(p).dividable(p))
+    made = launch_plan_of(choice, p) if choice else LaunchPlan(each=bool(operation_of(p).divided(p)))
     log_plan(p, made, choice)
     return made
 
@@ -55,7 +55,7 @@ def _chosen(p: Problem, provided: bool) -> Choice | None:
 
         tune_once(p, choices)
     choice = best(p, provided=provided)
-    if choice or operation.dividable(p):
+    if choice or operation.divided(p):
         return choice
     raise NoKernelError(nothing_fits(p), _core.current_operation())
 

@@ -230,9 +230,9 @@ class Operation(ABC):
     def without_kernel(self, p: Any) -> str | None:
         """Why no kernel is needed for a problem: nothing or hardly anything is to be computed. None where one is."""
 
-    def dividable(self, p: Any) -> bool:
-        """Whether it is several problems, which may be computed one after the other where no kernel takes them all."""
-        return False
+    def divided(self, p: Any) -> str:
+        """In words, how several problems are made of it where no kernel takes it; empty where none are."""
+        return ""
 
     # ------------------------------------------------------------------------------------------------ cost
 

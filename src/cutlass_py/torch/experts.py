@@ -66,16 +66,21 @@ def experts_forward(self: Any, hidden_states: Tensor, top_k_index: Tensor, top_k
     return z.sum(1).to(hidden_states.dtype)
 
 
-def _gated(experts: Any) -> str | None:
+def _gated(self: Any) -> str | None:
     """The function of the gates, by the name that `gated` has, where gates and values are halves of one product."""
+    halves, names = _known()
+    if not self.has_gate or getattr(self._apply_gate, "__func__", None) is not halves:
+        return None
+    name = names.get(type(self.act_fn))
+    return None if name is None or is_hooked(self.act_fn) else name
+
+
+def _known() -> tuple[Any, dict[type, str]]:
+    """What transformers makes of halves, where a model has nothing else; and its functions, by their modules."""
     from transformers import activations
     from transformers.integrations import moe
 
-    halves = getattr(moe, "_default_apply_gate", None)  # of another layout, or with limits, models have their own
-    own = getattr(experts, "_apply_gate", None)
-    if not experts.has_gate or getattr(own, "__func__", None) is not halves:
-        return None
-    names = {
+    return getattr(moe, "_default_apply_gate", None), {
         torch.nn.SiLU: "silu",
         activations.SiLUActivation: "silu",
         activations.GELUActivation: "gelu",
@@ -83,8 +88,6 @@ def _gated(experts: Any) -> str | None:
         activations.NewGELUActivation: "gelu_tanh",
         torch.nn.ReLU: "relu",
     }
-    name = names.get(type(experts.act_fn))
-    return None if name is None or is_hooked(experts.act_fn) else name
 
 
 def _linear(experts: Any, x: Tensor, name: str, ends: Tensor, gated: str | None = None) -> Tensor:

@@ -38,10 +38,7 @@ Call canonical_call(const Request& request, const Keywords& keywords) {
 
 // Whether no kernel makes gates and values of this problem into a result: the product is stored, and then read.
 bool is_apart(const Problem& p, const Execution& execution) {
-  if (!p.pairs || nothing_to_do(p)) return false;
-  if (!execution.on_host()) return plan_during(execution, p).divided;
-  if (p.kernel >= 0) plan_for(p);  // refuses what is no such kernel
-  return true;
+  return p.pairs && !execution.on_host() && !nothing_to_do(p) && plan_during(execution, p).divided;
 }
 
 nb::object gated_apart(Request request, const Call& call, Execution& execution, const Keywords& keywords) {
@@ -74,6 +71,11 @@ void run_lists(Execution& execution, Operands& operands, const Request& request,
 }
 
 }  // namespace
+
+Refusal no_single_plan(const Problem& p) {
+  const char* what = p.pairs ? "these gates and values into a result" : "all of this";
+  return Refusal(std::string("no kernel makes ") + what + ", so that there is no plan of one");
+}
 
 Plan plan_during(const Execution& execution, const Problem& problem) {
   std::optional<NoTuning> untouched;
@@ -225,6 +227,7 @@ size_t scratch_bytes_of(nb::handle a, nb::handle b, const Keywords& keywords, nb
 size_t scratch_bytes_of(const Call& call, nb::handle chosen, int sm_count) {
   if (call.problem.pointers || call.problem.grouped == 'l')
     refuse(Refusal("lists of matrices have no scratch of their caller's"));
+  if (nb::cast<bool>(chosen.attr("each"))) refuse(no_single_plan(call.problem));
   DevicePlan plan = device_plan(chosen);
   plan.sm_count = sm_count;
   // Kernels are asked on the device that they will run on; where there is none, the call is for another machine.

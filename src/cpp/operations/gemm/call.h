@@ -14,6 +14,9 @@ nb::object gemm(Operands& operands, const Keywords& keywords);  // opened from t
 
 void check_devices(const Operands& operands);
 
+// Why a call that takes several products has neither a plan nor scratch of its caller's.
+Refusal no_single_plan(const Problem& problem);
+
 // That of the plan table; nothing is tuned for it while the call's stream is captured.
 Plan plan_during(const Execution& execution, const Problem& problem);
 

@@ -215,13 +215,12 @@ void read_bias(const Operand& x, const Request& r, const Extents& e, Call& call,
   p.bias_axis = axis_of(x, e);
   const int core = std::min(x.rank, 2);
   if (!p.bias_axis || !batch_fits(x, core, e)) refuse(found(x).expects(text_of(e, true, true)));
-  if (x.dtype == r.bias_dtype) {
-  } else if (is_complex(p.accumulator)) {
+  const Dtype wide = p.accumulator == Dtype::f64 ? Dtype::f64 : Dtype::f32;
+  if (is_complex(p.accumulator)) {
     check_dtype(x, Dtypes{p.d, p.accumulator});
   } else if (is_integer(p.d)) {
     check_dtype(x, Dtypes{Dtype::f32, Dtype::s32});
-  } else {
-    const Dtype wide = p.accumulator == Dtype::f64 ? Dtype::f64 : Dtype::f32;
+  } else if (x.dtype != r.bias_dtype) {
     check_dtype(x, Dtypes{p.d, Dtype::f32, wide});
   }
   p.bias = x.dtype;

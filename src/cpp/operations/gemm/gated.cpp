@@ -5,11 +5,10 @@
 namespace cutlass_py {
 namespace {
 
-// A row-major array that is gone with this.
+// A row-major array on the device, gone with this.
 class Temporary {
  public:
-  Temporary(const Operand& like, int64_t columns, Dtype dtype, device::Stream stream)
-      : stream_(stream), on_host_(like.device.type == DeviceType::cpu) {
+  Temporary(const Operand& like, int64_t columns, Dtype dtype, device::Stream stream) : stream_(stream) {
     int64_t shape[kMaxRank];
     std::copy(like.shape, like.shape + like.rank, shape);
     shape[like.rank - 1] = columns;
@@ -17,27 +16,15 @@ class Temporary {
     operand.set_row_major(shape, like.rank);
     size_t bytes = size_t(dtype_size(dtype));
     for (int i = 0; i < like.rank; ++i) bytes *= size_t(shape[i]);
-    if (on_host_) {
-      operand.data = ::operator new(bytes, std::align_val_t(kAlignment));
-    } else {
-      operand.data = device::allocate(bytes, like.device.id, stream);
-    }
+    operand.data = device::allocate(bytes, like.device.id, stream);
   }
-  ~Temporary() {
-    if (on_host_) {
-      ::operator delete(operand.data, std::align_val_t(kAlignment));
-    } else {
-      device::release(operand.data, stream_);
-    }
-  }
+  ~Temporary() { device::release(operand.data, stream_); }
   Temporary(const Temporary&) = delete;
 
   Operand operand;
 
  private:
-  static constexpr size_t kAlignment = 64;
   device::Stream stream_;
-  bool on_host_;
 };
 
 // Of the columns, which come in halves, the gates or the values.

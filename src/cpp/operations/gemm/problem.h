@@ -81,7 +81,7 @@ struct Problem {
   // Columns that are gates and values: 'b', of B, which has twice as many as D; 'd', of D, which has twice as many as
   // B.
   char pairs = 0;
-  uint8_t none[3] = {};  // no padding
+  uint8_t unused[3] = {};
   Device device;
   int32_t kernel = -1;  // the kernel asked for by name, as numbered by the caller
   int32_t user = -1;  // the epilogue that the user wrote and the kinds of its operands, as numbered in user_epilogue.h
@@ -139,7 +139,11 @@ inline Rectangle rectangle_of(const Problem& p, Role role) {
     case Shape::left: return {p.m, p.k};
     case Shape::right: return {p.k, p.columns_of_b()};
     case Shape::rows: return {p.m, p.block() ? blocks_of(p.k) : p.n};
-    case Shape::columns: return {p.block() ? blocks_of(p.k) : p.m, p.block() ? blocks_of(p.n, p.block()) : p.n};
+    case Shape::columns: {
+      const int64_t columns = p.columns_of_b();
+      return {p.block() ? blocks_of(p.k) : p.m, p.block() ? blocks_of(columns, p.block()) : columns};
+    }
+    case Shape::vector: return {p.m, p.columns_of_b()};
     case Shape::factor: return {1, 1};
     case Shape::sum: return {p.bias_grad_axis == 'm' ? p.m : 1, p.bias_grad_axis == 'n' ? p.n : 1};
     default: return {p.m, (p.pairs && role == Role::aux) || (p.pairs == 'd' && role == Role::out) ? 2 * p.n : p.n};
@@ -241,7 +245,7 @@ struct Request {
   bool has_beta = false, has_scale_a = false, has_scale_b = false, has_scale_out = false;
   const char* compute = nullptr;  // null: the default of the inputs' dtype
   Dtype out_dtype = Dtype::none;
-  Dtype bias_dtype = Dtype::none;  // that a bias may have as well: D is wider here than the caller's
+  Dtype bias_dtype = Dtype::none;  // that a bias may have as well: D is wider here than the caller's (gated.cpp)
   Activation activation = Activation::identity;
   double parameters[2] = {};
   int16_t splits = 0;  // as in Problem

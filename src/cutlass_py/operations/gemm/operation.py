@@ -17,6 +17,8 @@ from . import batch_invariance, cost, legality, metadata, problem_text, problems
 from .arguments import GemmArguments
 from .call import KernelCall
 
+LISTS_DIVIDED = "no kernel takes it as a list: one matrix after the other, each by a plan of its own"
+
 
 class Gemm(Operation):
     """D = epilogue(A @ B)."""
@@ -119,9 +121,11 @@ class Gemm(Operation):
             return "composed: no product (k = 0 or alpha = 0), the epilogue alone"
         return "the result has no elements"
 
-    def dividable(self, p: Problem) -> bool:
+    def divided(self, p: Problem) -> str:
         """A list of matrices goes matrix by matrix; gates and values are joined behind their product."""
-        return p.pointers or bool(p.pairs)
+        if p.pointers:
+            return LISTS_DIVIDED
+        return "no kernel joins gates and values: the product goes through memory" if p.pairs else ""
 
     def design(self, config: GemmConfig) -> int:
         """A number for what the model looks at of a kernel."""

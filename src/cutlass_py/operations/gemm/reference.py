@@ -34,6 +34,8 @@ def _compute(call: KernelCall) -> None:
     z = _linear(call, wide)
     activation = ACTIVATIONS[call.activation]
     function, parameters = ACTIVATION_FUNCTIONS[activation.name], call.parameters[: len(activation.parameters)]
+    if call.problem.pairs:
+        return _gated(call, z, wide)
     if call.aux and not activation.derivative:
         store(host_array(call.aux), z)
     beside = call.aux if activation.derivative else call.gate
@@ -42,6 +44,22 @@ def _compute(call: KernelCall) -> None:
         gradient = host_array(call.bias_grad)
         summed = tuple(axis for axis in range(3) if gradient.shape[axis] == 1)
         store(gradient, y.sum(axis=summed, keepdims=True))
+    store(host_array(call.d), _scaled(y, call.scale_out))
+
+
+def _gated(call: KernelCall, z: Any, wide: Any) -> None:
+    """Gates, then values: of the product, or of aux, whose gradients D then has."""
+    name = call.activation.removeprefix("d_")
+    function, derivative = ACTIVATION_FUNCTIONS[name], ACTIVATION_FUNCTIONS[f"d_{name}"]
+    if call.problem.pairs == "b":
+        if call.aux:
+            store(host_array(call.aux), z)
+        gates, values = np.split(z, 2, axis=-1)
+        y = function(gates) * values
+    else:
+        assert call.aux
+        gates, values = np.split(_read(call.aux, wide), 2, axis=-1)
+        y = np.concatenate([z * values * derivative(gates), z * function(gates)], axis=-1)
     store(host_array(call.d), _scaled(y, call.scale_out))
 
 
@@ -77,12 +95,13 @@ def _arithmetic(call: KernelCall) -> Any:
 def _linear(call: KernelCall, wide: Any) -> Any:
     """alpha * scale_a * scale_b * (A @ B) + beta * C + bias."""
     if call.problem.empty_product:  # A and B are not read: their NaN must not leak
-        z = np.zeros(call.d.shape, wide)
+        z = np.zeros((*call.d.shape[:-1], call.problem.columns_of_b), wide)
     else:
         z = _scaled(_product(call).astype(wide, copy=False), call.alpha)
-        for scale in (call.scale_a, call.scale_b):
-            if scale and not call.problem.block:
-                z = z * _read(scale, wide)
+        if call.scale_a and not call.problem.block:
+            z = z * _read(call.scale_a, wide)[..., :1]  # of a row, of which pairs have twice D's columns
+        if call.scale_b and not call.problem.block:
+            z = z * _read(call.scale_b, wide)
     if call.c and _number(call.beta) != 0:
         z = z + _scaled(_read(call.c, wide), call.beta)
     if call.bias:
@@ -121,7 +140,7 @@ def _product_in_blocks(call: KernelCall, a: Any, b: Any) -> Any:
     assert call.scale_a and call.scale_b
     rows, columns = host_array(call.scale_a), host_array(call.scale_b)
     columns = columns.repeat(call.problem.block, axis=-1)[..., : b.shape[-1]]
-    total = np.zeros(call.d.shape, np.float32)
+    total = np.zeros((*call.d.shape[:-1], b.shape[-1]), np.float32)
     for i, start in enumerate(range(0, a.shape[-1], BLOCK)):
         part = slice(start, start + BLOCK)
         product = _times(call.problem, a[..., part].astype(np.float32), b[..., part, :].astype(np.float32))

@@ -22,7 +22,7 @@ from ..gemm import metadata, wgmma_estimate
 from ..gemm.call import KernelCall
 from ..gemm.cost import Estimates
 from ..gemm.cost import design_of as tiled_design
-from ..gemm.operation import Gemm
+from ..gemm.operation import LISTS_DIVIDED, Gemm
 from . import problem_text, problems
 from .arguments import GroupedArguments
 
@@ -90,9 +90,11 @@ class GroupedGemm(Gemm):
         """Of groups of k without a k the epilogue alone is left; of others a kernel knows which lines they have."""
         return super().without_kernel(p) if p.grouped == "k" or not (p.m and p.n and p.batch) else None
 
-    def dividable(self, p: Problem) -> bool:
+    def divided(self, p: Problem) -> str:
         """Where the host knows where groups lie, each may be a product of its own."""
-        return p.told
+        if p.grouped == "l":
+            return LISTS_DIVIDED
+        return "no kernel takes all groups: one after the other, each by a plan of its own" if p.told else ""
 
     def routes(self, p: Problem, gpu: Gpu, groups: Groups, *, every: bool, cuts: bool) -> list[Timed]:
         """Of each kernel that takes them: as operands lie, or packed."""
