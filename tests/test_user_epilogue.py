@@ -85,7 +85,7 @@ def test_the_same_content_is_the_same_epilogue_under_any_name():
     assert one is other  # where a factor lies makes no difference to the kernel
     assert one is not named(epilogue(lambda x, p, q: relu(x * p + q)), p=2, q=bias)  # a.b is another program than b.a
     assert one is not named(epilogue(lambda x, p, q: relu(p * x + q)), p=2, q=TensorSpec((64, 1), "f32"))
-    assert one.name.startswith("user_") and one.name not in cutlass_py.declaration.families.EPILOGUES
+    assert one.name.startswith("user_") and one.name not in EPILOGUES
 
 
 def test_equal_values_are_computed_once_and_unused_ones_not_at_all():
