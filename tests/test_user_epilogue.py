@@ -15,6 +15,7 @@ from stand_in import in_python
 
 import cutlass_py
 from cutlass_py import EpilogueError, GemmArguments, TensorSpec, epilogue, functions, gemm
+from cutlass_py.declaration.epilogues import EPILOGUES
 from cutlass_py.epilogues.specialization import specialization
 from cutlass_py.functions import cast, exp, relu
 from cutlass_py.functions import max as max_over
