@@ -55,6 +55,30 @@ def test_gradients(draw, function):
     np.testing.assert_allclose(aux, wanted, rtol=1e-5, atol=1e-5)
 
 
+def interleaved(x):
+    """Gates and values by turns, of what has them in halves."""
+    return np.stack(halves(x), -1).reshape(x.shape)
+
+
+@pytest.mark.parametrize("function", GATED)
+def test_a_value_behind_each_gate(draw, function):
+    a, b, bias, columns = draw(M, K), draw(K, 2 * N), draw(2 * N), draw(2 * N)
+    kept, aux = np.empty((M, 2 * N), "f4"), np.empty((M, 2 * N), "f4")
+    wanted = gemm(a, b, bias=bias, scale_b=columns, gated=function, aux=kept)
+    by_turns = {"bias": interleaved(bias), "scale_b": interleaved(columns), "gated": f"{function}_interleaved"}
+    np.testing.assert_allclose(gemm(a, interleaved(b), aux=aux, **by_turns), wanted, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(aux, interleaved(kept), rtol=1e-5, atol=1e-5)
+    dy, w = draw(M, 7), draw(7, N)
+    wanted = gemm(dy, w, gated=f"d_{function}", aux=kept)
+    found = gemm(dy, w, gated=f"d_{function}_interleaved", aux=interleaved(kept))
+    np.testing.assert_allclose(found, interleaved(wanted), rtol=1e-5, atol=1e-5)
+    sizes = np.array([2, 0, 3], "i4")
+    tokens, weights = draw(5, K), draw(3, K, 2 * N)
+    found = grouped_gemm(tokens, interleaved(weights), sizes=sizes, gated=f"{function}_interleaved")
+    wanted = grouped_gemm(tokens, weights, sizes=sizes, gated=function)
+    np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
+
+
 def test_strides_and_batches(draw):
     a, b = draw(2, 3, M, K), draw(K, 2 * N)
     wanted = gated("silu", a.astype("f8") @ b)
@@ -107,6 +131,8 @@ A, B, D = np.ones((M, K), "f4"), np.ones((K, 2 * N), "f4"), np.ones((M, N), "f4"
 SHORT = np.ones((K, 2 * N - 1), "f4")
 REFUSED = [
     (ValueError, lambda: gemm(A, B, gated="tanh"), "gemm: gated='tanh' is not one of 'relu', 'gelu', 'gelu_tanh'"),
+    (ValueError, lambda: gemm(A, B, gated="tanh_interleaved"), "gated='tanh_interleaved' is not one of 'relu', "),
+    (ValueError, lambda: gemm(A, B, gated="_interleaved"), "gated='_interleaved' is not one of 'relu', "),
     (TypeError, lambda: gemm(A, B, gated=1), "gemm: gated is an int; expected a name such as 'silu'"),
     (ValueError, lambda: gemm(A, B, gated="silu", activation="relu"), "gemm: activation is given but gated is, too"),
     (ValueError, lambda: gemm(A, B, gated="silu", c=D), "gemm: c is given but gated is, too"),

@@ -12,6 +12,7 @@ import gpu  # noqa: E402
 
 import cutlass_py  # noqa: E402
 import cutlass_py.torch as ct  # noqa: E402
+from cutlass_py.declaration.dtypes import compute_of  # noqa: E402
 from cutlass_py.declaration.epilogues import EPILOGUES, GATED  # noqa: E402
 from cutlass_py.kernels.kernel import CutlassKernel  # noqa: E402
 
@@ -23,7 +24,7 @@ SIZES = [70, 0, 130, 5]
 def kernels(operation: str, back: bool) -> list[Any]:
     found = [k for k in cutlass_py.get_kernels(operation=operation) if isinstance(k, CutlassKernel)]
     epilogues = [EPILOGUES[k.config.epilogue] for k in found]
-    return [k for k, e in zip(found, epilogues, strict=True) if e.pairs and e.gated == back and not e.scaled]
+    return [k for k, e in zip(found, epilogues, strict=True) if e.pairs and e.gated == back]
 
 
 def operand(shape: tuple[int, ...], order: str, dtype: str) -> torch.Tensor:
@@ -47,6 +48,25 @@ def product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return torch.cat([x @ y.double() for x, y in zip(rows, b, strict=True)])
 
 
+def gates_first(x: torch.Tensor) -> torch.Tensor:
+    return x
+
+
+def by_turns(x: torch.Tensor) -> torch.Tensor:
+    """The same with a value behind each gate."""
+    bits = x.view(torch.uint8) if x.itemsize == 1 else x
+    return torch.stack(halves(bits), -1).flatten(-2).view(x.dtype)
+
+
+def powers(x: torch.Tensor) -> torch.Tensor:
+    return 2.0 ** torch.randint(-2, 3, x.shape, device=gpu.DEVICE)
+
+
+def of_row(x: torch.Tensor, lead: tuple[int, ...]) -> torch.Tensor:
+    """In f64, one for each row of the result where there is one for each group."""
+    return x.double().repeat_interleave(torch.tensor(SIZES, device=gpu.DEVICE), 0) if lead else x.double()
+
+
 def groups(b: torch.Tensor) -> dict[str, Any]:
     return {"sizes": torch.tensor(SIZES, dtype=torch.int32, device=gpu.DEVICE)} if b.ndim == 3 else {}
 
@@ -58,19 +78,36 @@ def test_every_kernel(operation, function):
     call = getattr(cutlass_py, operation)
     for i, kernel in enumerate(kernels(operation, back=False)):
         c = kernel.config
-        m, n, k = (208 if operation == "gemm" else sum(SIZES) + 3), (264, 72, 512)[i % 3], (200, 64)[i % 2]
+        m, n, k = (208 if operation == "gemm" else sum(SIZES) + 3), (264, 72, 512)[i % 3], (208, 64)[i % 2]
         lead = (len(SIZES),) if operation == "grouped_gemm" else ()
         a, b = operand((m, k), c.layout[0], c.a), operand((*lead, k, 2 * n), c.layout[1], c.a)
         bias = gpu.integers((*lead, 2 * n), c.d)
         out, keywords = gpu.guarded((m, n), c.d, "t"), groups(b)
         if EPILOGUES[c.epilogue].aux:
             keywords["aux"] = torch.full((m, 2 * n), 7.0, device=gpu.DEVICE).to(gpu.DTYPES[c.d])
-        call(a, b, out=out.view, gated=function, bias=bias, alpha=0.125, kernel=kernel, **keywords)
+        of_rows, of_columns = torch.ones(m, device=gpu.DEVICE), torch.ones((*lead, 2 * n), device=gpu.DEVICE)
+        if EPILOGUES[c.epilogue].scaled:
+            of_rows, of_columns = powers(of_rows), powers(of_columns)
+            keywords |= {"scale_a": of_rows, "scale_b": of_columns}
+        arithmetic = {"compute": compute_of(c.a, c.accumulator), "kernel": kernel}
         rows = sum(SIZES) if lead else m
-        added = bias.double().repeat_interleave(torch.tensor(SIZES, device=gpu.DEVICE), 0) if lead else bias.double()
-        z = 0.125 * product(a, b) + added
-        gates, values = halves(z)
-        near(out.view[:rows], gpu.apply(function, gates) * values)
+        # A value behind each gate is read in place where lines lie along k.
+        for order in (gates_first, by_turns) if c.layout[1] == "n" and "aux" not in keywords else (gates_first,):
+            name = function + "_interleaved" * (order is by_turns)
+            given = {key: order(x) if key == "scale_b" else x for key, x in keywords.items()}
+            call(
+                a,
+                order(b).mT.contiguous().mT if order is by_turns else b,
+                out=out.view,
+                gated=name,
+                bias=order(bias),
+                alpha=0.125,
+                **given,
+                **arithmetic,
+            )
+            z = 0.125 * product(a, b) * of_rows[:rows, None] * of_row(of_columns, lead) + of_row(bias, lead)
+            gates, values = halves(z)
+            near(out.view[:rows], gpu.apply(function, gates) * values)
         out.check()
         if "aux" in keywords:
             near(keywords["aux"][:rows], z)

@@ -71,7 +71,7 @@ class Case:
         groups, total = len(sizes), (max(sizes) if axis == "batch" else sum(sizes)) + rest
         m, n = (total if axis in ("m", "batch") else 136), (total if axis == "n" else 264)
         m, n = (-(-x // 8) * 8 for x in (m, n))
-        k = -(-total // 8) * 8 if axis == "k" else k
+        k = -(-total // 16) * 16 if axis == "k" else k
         self.a = self._operand((groups, m, k) if axis in ("n", "batch") else (m, k), layout[0] == "n", dtype)
         self.b = self._operand((groups, k, n) if axis in ("m", "batch") else (k, n), layout[1] == "n", b or dtype)
         of_a, of_b, lines = self.a.shape[:-1], (*self.b.shape[:-2], n), ceil(k / 128)

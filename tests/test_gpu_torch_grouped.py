@@ -71,8 +71,9 @@ def test_blocks_are_those_of_each_group(dtype, squares):
 
 
 @needs_recipes
-def test_a_graph_follows_new_ends():
-    a, b, of_a, of_b = of_rows("m")
+@pytest.mark.parametrize("divided", ["m", "k"])
+def test_a_graph_follows_new_ends(divided):
+    a, b, of_a, of_b = of_rows(divided)
     recipe, offs = functional.ScalingType.RowWise, ends()
     call = lambda: ct.scaled_grouped_mm(a, b, of_a, recipe, of_b, recipe, offs=offs)  # noqa: E731
     call()
@@ -89,9 +90,9 @@ def test_a_graph_follows_new_ends():
 def test_what_has_no_kernel_is_refused_while_a_graph_is_captured():
     a, b, of_a, of_b = of_rows("k")
     recipe, offs = functional.ScalingType.RowWise, ends()
-    ct.scaled_grouped_mm(a, b, of_a, recipe, of_b, recipe, offs=offs)
+    ct.scaled_grouped_mm(a, b, of_a, recipe, of_b, recipe, offs=offs, output_dtype=torch.float16)
     with pytest.raises(RuntimeError, match="scaled_grouped_mm"), torch.cuda.graph(torch.cuda.CUDAGraph()):
-        ct.scaled_grouped_mm(a, b, of_a, recipe, of_b, recipe, offs=offs)
+        ct.scaled_grouped_mm(a, b, of_a, recipe, of_b, recipe, offs=offs, output_dtype=torch.float16)
 
 
 @needs_recipes

@@ -380,7 +380,8 @@ def test_every_dtype_has_a_kernel_of_any_alignment(core, dtype, compute, layout,
         old = [k for k in get_kernels(args) if k.config.api == 2]
         assert old or (dtype in ("s8", "u8") and layout != "tn")
         chosen = explain(args).chosen
-        ours = dtype in ("bf16", "f16") or (axis != "k" and (dtype, compute) in (("s8", None), ("f32", "tf32")))
+        both_packed = axis == "k" and layout == "nt"  # takes longer than reading them element by element
+        ours = dtype in ("bf16", "f16", "s8") or ((dtype, compute) == ("f32", "tf32") and not both_packed)
         assert chosen and (chosen.route.kernel.config.api == 3) == (ours and not extents), chosen
 
 
@@ -473,8 +474,8 @@ def test_what_groups_divide_is_read_along_k(core):
 def test_what_no_kernel_takes_is_divided_where_the_host_knows_groups(core):
     a, b = TensorSpec((64, 32), "e4m3", device="cuda:63"), TensorSpec((32, 16), "e4m3", device="cuda:63")
     on_device = TensorSpec((4,), "s32", device="cuda:63")
-    assert "no kernel fits" in str(explain(GroupedArguments(a, b, offsets=on_device)))
-    args = GroupedArguments(a, b, offsets=on_device, compute="fast")
+    args = GroupedArguments(a, b, offsets=on_device, out_dtype="e4m3")
+    assert "no kernel fits" in str(explain(args))
     assert not args.problem.told and class_of(args.problem).endswith("grouped=k")
     with pytest.raises(NoKernelError):
         cutlass_py.dispatch.planning.plan(args.problem)
@@ -514,5 +515,6 @@ def test_arguments_are_the_call(rng):
     np.testing.assert_array_equal(again.replace(out=out).run(), wanted)
     with pytest.raises(TypeError, match="script: args is .*GroupedArguments; expected GemmArguments"):
         reproducer.script(again)
-    with pytest.raises(TypeError, match="workspace is given"):
+    GroupedArguments(a, b, **given).run(workspace=np.empty(0, "u1"))
+    with pytest.raises(TypeError, match=r"workspace is f32; expected bytes \(u8\)"):
         GroupedArguments(a, b, **given).run(workspace=out)

@@ -17,14 +17,15 @@ from test_jax_ffi import attributes, declared, lowered, struct  # noqa: E402, F4
 
 import cutlass_py  # noqa: E402
 import cutlass_py.jax as cj  # noqa: E402
-from cutlass_py.declaration.epilogues import GATED  # noqa: E402
+from cutlass_py.declaration.epilogues import GATED, INTERLEAVED  # noqa: E402
 
 M, N, K = 5, 3, 4
+NAMES = [*GATED, "silu" + INTERLEAVED]
 
 
 def formula(function, z):
-    gates, values = jnp.split(z, 2, -1)
-    return FUNCTIONS[function](gates) * values
+    gates, values = (z[..., ::2], z[..., 1::2]) if function.endswith(INTERLEAVED) else jnp.split(z, 2, -1)
+    return FUNCTIONS[function.removesuffix(INTERLEAVED)](gates) * values
 
 
 def close(found, wanted):
@@ -32,7 +33,7 @@ def close(found, wanted):
 
 
 @pytest.mark.parametrize("layout", ["tt", "tn"])
-@pytest.mark.parametrize("function", GATED)
+@pytest.mark.parametrize("function", NAMES)
 def test_values_and_derivatives(function, layout):
     a, b, bias = normal(M, K), normal(K, 2 * N), normal(2 * N)
     b = b.T if layout == "tn" else b
@@ -46,7 +47,7 @@ def test_values_and_derivatives(function, layout):
     check_grads(call, (a, b, bias), 2, modes=["rev"])
 
 
-@pytest.mark.parametrize("function", GATED)
+@pytest.mark.parametrize("function", NAMES)
 def test_a_derivative_and_its_own(function):
     a, w, aux = normal(M, K), normal(K, N), normal(M, 2 * N)
     call = partial(lambda a, w, aux: cj.gemm(a, w, gated=f"d_{function}", aux=aux))
@@ -100,6 +101,7 @@ def test_what_has_no_elements(m, n, k):
     ("error", "message", "keywords"),
     [
         (ValueError, "gemm: gated='tanh' is not one of 'relu', 'gelu'", {"gated": "tanh"}),
+        (ValueError, "gemm: gated='_interleaved' is not one of 'relu', 'gelu'", {"gated": "_interleaved"}),
         (TypeError, "gemm: gated is an int; expected a name", {"gated": 1}),
         (ValueError, "gemm: activation is given but gated is, too", {"gated": "silu", "activation": "relu"}),
         (ValueError, "gemm: c is given but gated is, too", {"gated": "silu", "c": np.ones((M, N))}),

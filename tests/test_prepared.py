@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import re
 import weakref
 from itertools import product
 
@@ -13,7 +14,7 @@ from exporters import Exporter
 from reference import close, matrices
 
 import cutlass_py
-from cutlass_py import GemmArguments, TensorSpec, _core, epilogue
+from cutlass_py import GemmArguments, GroupedArguments, TensorSpec, _core, epilogue, grouped_gemm
 from cutlass_py.functions import sum as sum_over
 from cutlass_py.kernels.registry import kernel_named
 
@@ -336,5 +337,59 @@ def test_cycles_through_what_keeps_arrays_are_collected(holder):
     assert array.held is not None  # reached from here
     gone = weakref.ref(array)
     del array
+    gc.collect()
+    assert gone() is None
+
+
+# ---------------------------------------------------------------------------------------------------- of groups
+
+
+def test_a_plan_of_groups_takes_others(rng):
+    """Whose sizes are others."""
+    a, b, out = rng.standard_normal((7, 5)), rng.standard_normal((3, 5, 4)), np.full((7, 4), np.nan)
+    sizes = np.array([2, 0, 5], "i4")
+    plan = GroupedArguments(a, b, sizes=sizes, out=out, bias=rng.standard_normal((3, 4))).plan()
+    assert plan() is out and np.isfinite(out).all()
+    x, bias, others = rng.standard_normal((7, 5)), rng.standard_normal((3, 4)), np.array([3, 3, 1], "i4")
+    y = np.empty((7, 4))
+    assert plan(x, out=y, sizes=others, bias=bias) is y
+    close(y, grouped_gemm(x, b, sizes=others, bias=bias))
+    assert plan.problem.grouped == "m" and repr(plan).startswith("<Prepared 3 groups of rows of a: (7, 4, 5) tt: f64")
+
+
+def test_a_plan_of_groups_is_of_one_problem(rng):
+    a, b, sizes = rng.standard_normal((7, 5)), rng.standard_normal((3, 5, 4)), np.array([2, 0, 5], "i4")
+    plan = GroupedArguments(a, b, sizes=sizes).plan()
+    wrong = [
+        (ValueError, "these arrays make 3 groups of rows of a: (6, 4, 5) tt", {"a": a[:6], "sizes": sizes // 2}),
+        (ValueError, r"f32 @ f32 -> f32 on cpu; the plan is of 3 groups", {"a": a.astype("f4"), "b": b.astype("f4")}),
+        (ValueError, "the plan is of 3 groups", {"bias": np.ones((3, 4))}),
+        (ValueError, "offsets is given beside sizes", {"offsets": np.cumsum(sizes, dtype="i4")}),
+        (ValueError, r"sizes\[1\] is -1; expected 0 to 7", {"sizes": np.array([2, -1, 5], "i4")}),
+        (TypeError, "workspace is an int; expected", {"workspace": 1}),
+    ]
+    for error, message, given in wrong:
+        with pytest.raises(error, match=re.escape(message) if "[" not in message else message):
+            plan(**given)
+    close(plan(), grouped_gemm(a, b, sizes=sizes))
+
+
+def test_what_orders_tiles_is_refused_where_there_are_none(rng):
+    arguments = GroupedArguments(rng.standard_normal((7, 5)), rng.standard_normal((5, 4)), offsets=np.array([5], "i8"))
+    with pytest.raises(ValueError, match="raster or swizzle is given; the order of tiles is 3.x kernels'"):
+        arguments.plan(swizzle=2)
+    with pytest.raises(ValueError, match="plan: raster is 'k', swizzle is None; expected 'm' or 'n', and 1, 2, 4 or 8"):
+        arguments.plan(raster="k")
+    assert arguments.workspace_size() == 0
+
+
+def test_a_plan_of_groups_is_collected():
+    class Rows(np.ndarray):
+        pass
+
+    a = np.zeros((4, 3)).view(Rows)
+    a.plan = GroupedArguments(a, np.zeros((1, 3, 2)), sizes=np.array([4], "i4")).plan()
+    gone = weakref.ref(a)
+    del a
     gc.collect()
     assert gone() is None

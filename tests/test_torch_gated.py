@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 from torch_derivatives import THEIRS, check, leaf, seed  # noqa: E402, F401 (a fixture)
 
 import cutlass_py.torch as ct  # noqa: E402
-from cutlass_py.declaration.epilogues import GATED  # noqa: E402
+from cutlass_py.declaration.epilogues import GATED, INTERLEAVED  # noqa: E402
 from cutlass_py.torch.grouped import _Call as GroupedCall  # noqa: E402
 from cutlass_py.torch.grouped import operator as grouped_operator  # noqa: E402
 from cutlass_py.torch.operators import Call, operator  # noqa: E402
@@ -20,11 +20,12 @@ from cutlass_py.torch.operators import Call, operator  # noqa: E402
 quiet = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
 M, N, K, ENDS = 7, 3, 4, [2, 2, 5, 5]  # of the rows two are in no group; two groups are empty
 THEIRS = THEIRS | {"sigmoid": torch.sigmoid}
+NAMES = [*GATED, "silu" + INTERLEAVED]
 
 
 def gated(function, z):
-    gates, values = z.chunk(2, -1)
-    return THEIRS[function](gates) * values
+    gates, values = (z[..., ::2], z[..., 1::2]) if function.endswith(INTERLEAVED) else z.chunk(2, -1)
+    return THEIRS[function.removesuffix(INTERLEAVED)](gates) * values
 
 
 def offs():
@@ -63,10 +64,11 @@ KINDS = pytest.mark.parametrize("kind", ["gemm", "rows", "none"])
 
 
 @KINDS
+@pytest.mark.parametrize("function", ["silu", "silu" + INTERLEAVED])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64], ids=str)
-def test_values_and_gradients(kind, dtype):
+def test_values_and_gradients(kind, dtype, function):
     given = operands(kind, dtype)
-    d, wanted = call(kind, "silu")(*given), expected(kind, "silu", *given)
+    d, wanted = call(kind, function)(*given), expected(kind, function, *given)
     assert d.dtype == dtype and d.is_contiguous()
     near = {"rtol": 3e-2, "atol": 6e-2} if dtype.itemsize == 2 else {}
     torch.testing.assert_close(d, wanted.to(dtype), **near)
@@ -77,12 +79,12 @@ def test_values_and_gradients(kind, dtype):
 
 
 @KINDS
-@pytest.mark.parametrize("function", GATED)
+@pytest.mark.parametrize("function", NAMES)
 def test_derivatives(kind, function):
     check(call(kind, function), *operands(kind))
 
 
-@pytest.mark.parametrize("function", GATED)
+@pytest.mark.parametrize("function", NAMES)
 def test_derivatives_of_a_derivative(function):
     """Of what it multiplies, and of the gates and values that it reads."""
     check(lambda a, b, aux: ct.gemm(a, b, gated=f"d_{function}", aux=aux), leaf(M, K), leaf(K, N), leaf(M, 2 * N))
@@ -176,7 +178,9 @@ def test_without_columns():
 @pytest.mark.parametrize("keep_z", [False, True])
 def test_opcheck(keep_z):
     a, b, bias = operands("gemm")
-    given = Call(a, b, bias=bias, activation="silu", aux_dtype=torch.float64 if keep_z else None, gated=True)
+    given = Call(
+        a, b, bias=bias, activation="silu_interleaved", aux_dtype=torch.float64 if keep_z else None, gated=True
+    )
     assert set(torch.library.opcheck(operator, tuple(given)).values()) == {"SUCCESS"}
     a, b, bias = operands("rows")
     given = GroupedCall(a, b, offs(), bias, "gelu", keep_z=keep_z, gated=True)

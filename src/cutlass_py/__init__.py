@@ -12,7 +12,17 @@ from operator import attrgetter
 from os import environ
 from typing import TYPE_CHECKING, Any
 
-from ._core import CudaError, Prepared, Problem, QuantizeProblem, TypedView, gemm, grouped_gemm, quantize
+from ._core import (
+    CudaError,
+    Prepared,
+    PreparedGroups,
+    Problem,
+    QuantizeProblem,
+    TypedView,
+    gemm,
+    grouped_gemm,
+    quantize,
+)
 
 if TYPE_CHECKING:
     from .arrays.tensor_spec import TensorSpec, view
@@ -61,6 +71,7 @@ __all__ = [
     "NoKernelError",
     "OperandMetadata",
     "Prepared",
+    "PreparedGroups",
     "Problem",
     "Provider",
     "ProviderError",

@@ -232,7 +232,8 @@ def gemm(a: object | None, b: object | None, *, out: object | None = None, c: ob
         gated: "silu", "gelu", "gelu_tanh", "relu" or "sigmoid": the columns of b are n gates and then n values, and D has
             n: D = scale_out * f(z of the gates) * z of the values; bias and scale_b have 2 n numbers, an aux is (m, 2 n).
             With the name of a derivative ("d_silu") z is the gradient of such a D, aux is that (m, 2 n), and D has its
-            shape: the gradients of gates and values. Beside it are no activation, gate, c, bias_grad and lists.
+            shape: the gradients of gates and values. Behind a name, "_interleaved" says that all of these have a value
+            behind each gate. Beside it are no activation, gate, c, bias_grad and lists.
         bias_grad: (n,), (1, n) or (m, 1), of D's dtype, f32 or f64; written. Receives sums of f(z), f(gate) * z or
             f'(aux) * z, before scale_out, over the other axis and over the batch; of a D of 16 bits or f32 before or
             after it is rounded, as the kernel has it. They are computed in f64, and before rounding, if it is f64. The
@@ -647,6 +648,10 @@ class Problem:
         """
 
     @property
+    def interleaved(self) -> bool:
+        """A value lies behind each gate, and not all behind all."""
+
+    @property
     def columns_of_b(self) -> int:
         """n, or where they are gates and values twice as many."""
 
@@ -986,8 +991,45 @@ def grouped_problem(a: object | None, b: object | None, offsets: object | None, 
     The canonical problem of a grouped_gemm call with these of gemm's keywords, which is not run. Takes TensorSpecs as well as arrays.
     """
 
-def grouped_scratch_bytes(a: object, b: object, sizes: object, keywords: dict[str, Any], plan: object, sm_count: int) -> int:
+def grouped_scratch_bytes(a: object, b: object, offsets: object | None, sizes: object | None, gather: object | None, keywords: dict[str, Any], plan: object, sm_count: int) -> int:
     """As `scratch_bytes`, of a grouped_gemm call."""
+
+class PreparedGroups:
+    """
+    A grouped_gemm call whose legality and plan are settled; made by GroupedArguments.plan. Calling it with arrays of the same problem launches it on them: wherever its groups begin, and of any leading dimension.
+    """
+
+    def __init__(self, a: object, b: object, groups: dict[str, Any], keywords: dict[str, Any], raster: int, swizzle: int) -> None: ...
+
+    def __call__(self, a: object | None = None, b: object | None = None, out: object | None = None, *, offsets: object | None = None, sizes: object | None = None, gather: object | None = None, c: object | None = None, bias: object | None = None, aux: object | None = None, alpha: object | None = None, beta: object | None = None, scale_a: object | None = None, scale_b: object | None = None, scale_out: object | None = None, stream: object | None = None, workspace: object | None = None) -> object:
+        """
+        Run it: grouped_gemm on these arrays by the plan's kernel, without choosing anew.
+
+        Args:
+            a, b, out: as in grouped_gemm. What is None, here and below, is what the plan was made with; where it was made
+                without `out`, a new array is returned.
+            offsets, sizes, gather: other numbers, where the plan was made with such.
+            c, bias, aux, alpha, beta, scale_a, scale_b, scale_out: arrays in place of those that the plan was made with.
+                Numbers and names stay those of the plan.
+            stream: as in grouped_gemm.
+            workspace: Kernel.workspace_size bytes (u8) of device memory, aligned to 256 bytes, instead of the package's own
+                pool, from which the rows of `gather` still are. It is used on the stream of the launch; the caller orders
+                other uses of it.
+
+        Returns:
+            As grouped_gemm.
+
+        Raises:
+            ValueError: the arrays make another problem than the plan is of; overlap; a workspace that does not fit.
+            TypeError: no array, or one of another dtype.
+            CudaError: a CUDA or CUTLASS call failed.
+        """
+
+    @property
+    def problem(self) -> Problem:
+        """What it computes."""
+
+    def __repr__(self) -> str: ...
 
 def xla_grouped_gemm_handler() -> CapsuleType:
     """As `xla_gemm_handler`, of grouped_gemm."""

@@ -479,6 +479,24 @@ TEST(epilogue) {
 
 // ------------------------------------------------------------------------------------------------ messages
 
+TEST(gates_and_values) {
+  Request r;
+  r.gated = true, r.activation = Activation::silu;
+  const auto of = [&](int64_t k, bool along_k) {
+    const Operand b = along_k ? operand("b", {k, 12}, {1, k}) : operand("b", {k, 12});
+    return canonicalise(operand("a", {3, k}), b, nullptr, nullptr, r);
+  };
+  Call call = of(8, true);
+  CHECK(call.problem.n == 6 && call.problem.columns_of_b() == 12 && call.ldb == 8 && call.pairs.b == 6 * 8);
+  r.interleaved = true;
+  call = of(8, true);  // rows of gates, and rows of values
+  CHECK(call.problem.layout_b == 'n' && call.ldb == 16 && call.pairs.b == 8 && call.problem.align_b == 4);
+  call = of(6, true);
+  CHECK(call.ldb == 12 && call.problem.align_b == 3);  // bytes of a row: values begin there
+  call = of(8, false);
+  CHECK(call.problem.layout_b == 'x' && call.pairs.b == 1 && call.b.col == 1);
+}
+
 TEST(messages) {
   using Value = ArgumentError;
   const Operand a = operand("a", {3, 4}), b = operand("b", {4, 5});

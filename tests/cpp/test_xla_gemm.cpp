@@ -111,7 +111,12 @@ TEST(gates_and_values) {
   Frame back;
   back.argument({3, 4}).argument({4, 5}).argument({3, 10}).result({3, 10});
   back.with("operands", "a b aux").with("results", "out").with("activation", "d_silu").with("gated", int64_t(1));
-  CHECK(decoded(std::move(back)).call.problem.pairs == 'd');
+  const Problem p = decoded(std::move(back)).call.problem;
+  CHECK(p.pairs == 'd' && !p.interleaved);
+  Frame by_turns;
+  by_turns.argument({3, 4}).argument({4, 10}).result({3, 5});
+  by_turns.with("results", "out").with("activation", "silu").with("gated", int64_t(2));
+  CHECK(decoded(std::move(by_turns)).call.problem.interleaved);
 }
 
 TEST(complex_factors) {

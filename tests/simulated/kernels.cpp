@@ -9,6 +9,7 @@
 #include <functional>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "abi/activation.h"
@@ -54,8 +55,8 @@ void store(const CutlassPyArray& x, const Place& p, double value) {
 
 double factor(const CutlassPyScalar& x) { return x.device ? load(x.device, int(Dtype::f32), 0) : x.value; }
 
-double activated(const CutlassPyEpilogue& e, double x) {
-  switch (cutlass_py::Activation(e.activation)) {
+double activated(const CutlassPyEpilogue& e, cutlass_py::Activation activation, double x) {
+  switch (activation) {
 #define CUTLASS_PY_ACTIVATION(NAME, ...) \
   case cutlass_py::Activation::NAME: return cutlass_py::activation::NAME<false>::apply(x, e.parameters);
 #include "activations.inc"
@@ -64,13 +65,19 @@ double activated(const CutlassPyEpilogue& e, double x) {
   return NAN;
 }
 
-// kernel.h's formula for one element of D.
-double finished(const CutlassPyEpilogue& e, double acc, const Place& p) {
+double activated(const CutlassPyEpilogue& e, double x) { return activated(e, cutlass_py::Activation(e.activation), x); }
+
+// kernel.h's formula for one element of D: before it is activated, and after.
+double linear(const CutlassPyEpilogue& e, double acc, const Place& p) {
   double z = factor(e.alpha) * acc;
   if (e.scale_a.data) z *= load(e.scale_a, p);
   if (e.scale_b.data) z *= load(e.scale_b, p);
   if (e.c.data && (e.beta.device || e.beta.value != 0)) z += factor(e.beta) * load(e.c, p);
   if (e.bias.data) z += load(e.bias, p);
+  return z;
+}
+double finished(const CutlassPyEpilogue& e, double acc, const Place& p) {
+  const double z = linear(e, acc, p);
   const bool derivative = cutlass_py::kActivations[e.activation].derivative;
   if (e.aux.data && !derivative) store(e.aux, p, z);
   const CutlassPyArray& argument = derivative ? e.aux : e.gate;
@@ -114,6 +121,32 @@ const void* list_item(const void* list, int64_t i) {
   return item;
 }
 
+// Where the values lie whose gates an array has.
+CutlassPyArray values_of(CutlassPyArray x, int64_t behind) {
+  if (x.data) x.data = static_cast<char*>(x.data) + behind * cutlass_py::dtype_size(Dtype(x.dtype));
+  return x;
+}
+
+// The same of gates and values: one element of D, of two sums; or two of them, of one.
+double joined(const CutlassPyGemm& g, double gates, double values, const Place& p) {
+  CutlassPyEpilogue of_values = g.epilogue;
+  of_values.bias = values_of(of_values.bias, g.pairs.bias);
+  of_values.scale_b = values_of(of_values.scale_b, g.pairs.scale_b);
+  const double gate = linear(g.epilogue, gates, p), value = linear(of_values, values, p);
+  if (g.epilogue.aux.data) {
+    store(g.epilogue.aux, p, gate);
+    store(values_of(g.epilogue.aux, g.pairs.aux), p, value);
+  }
+  return factor(g.epilogue.scale_out) * activated(g.epilogue, gate) * value;
+}
+std::pair<double, double> parted(const CutlassPyGemm& g, double sum, const Place& p) {
+  const CutlassPyEpilogue& e = g.epilogue;
+  const double z = factor(e.scale_out) * linear(e, sum, p), gate = load(e.aux, p);
+  const auto function = cutlass_py::activation_named(cutlass_py::kActivations[e.activation].name + 2);  // behind "d_"
+  return {z * load(values_of(e.aux, g.pairs.aux), p) * activated(e, gate),
+          z * activated(e, cutlass_py::Activation(function), gate)};
+}
+
 constexpr int kBlock = 128;  // of k
 
 void multiply(const Declared& by, CutlassPyGemm g) {
@@ -134,12 +167,23 @@ void multiply(const Declared& by, CutlassPyGemm g) {
       if (list.epilogue.c.data) g.epilogue.c.data = const_cast<void*>(list_item(list.epilogue.c.data, p.batch));
       at.batch = 0;
     }
-    double sum = 0;
-    for (int64_t k = 0; k < g.k; ++k) {
-      sum += scale(at, k) * load(g.a, a, at.batch * g.batch_a + (rows_a ? p.row * g.lda + k : k * g.lda + p.row)) *
-             load(g.b, b, at.batch * g.batch_b + (rows_b ? k * g.ldb + p.col : p.col * g.ldb + k));
+    const auto sum = [&](int64_t behind) {
+      double sum = 0;
+      for (int64_t k = 0; k < g.k; ++k) {
+        sum += scale(at, k) * load(g.a, a, at.batch * g.batch_a + (rows_a ? p.row * g.lda + k : k * g.lda + p.row)) *
+               load(g.b, b, at.batch * g.batch_b + (rows_b ? k * g.ldb + p.col : p.col * g.ldb + k) + behind);
+      }
+      return sum;
+    };
+    const int64_t to = at.batch * g.batch_d + p.row * g.ldd + p.col;
+    if (g.pairs.b) {
+      store(g.d, d, to, joined(g, sum(0), sum(g.pairs.b), at));
+    } else if (g.pairs.d) {
+      const auto [of_gate, of_value] = parted(g, sum(0), at);
+      store(g.d, d, to, of_gate), store(g.d, d, to + g.pairs.d, of_value);
+    } else {
+      store(g.d, d, to, finished(g.epilogue, sum(0), at));
     }
-    store(g.d, d, at.batch * g.batch_d + p.row * g.ldd + p.col, finished(g.epilogue, sum, at));
   });
 }
 

@@ -134,6 +134,12 @@ GROUPED = [
     "sm90_grouped_s8_s8_s32_s32_tn_64x32x256_1x1x1_leanpingponggroupedswap_linear",
     "sm90_grouped_s8_s8_s32_bf16_tn_128x128x128_1x1x1_leanpingponggrouped_fused_scaled",
     "sm90_grouped_tf32_tf32_f32_f32_tn_128x128x32_1x1x1_leanpingponggrouped_fused",
+    # groups of k that begin and end within a line
+    "sm90_grouped_e4m3_e5m2_f32_f32_tn_64x128x128_1x1x1_leanpingpongdeep_fused_scaled",
+    "sm90_grouped_e4m3_e4m3_f32_bf16_tn_128x128x128_1x1x1_leancoopdeep_fused_scaled",
+    "sm90_grouped_e5m2_e4m3_fast_bf16_tn_128x128x128_1x1x1_leanpingpongdeep_fused_scaled",
+    "sm90_grouped_s8_s8_s32_s32_tn_128x128x128_1x1x1_leanpingpongdeep_linear",
+    "sm90_grouped_tf32_tf32_f32_f32_tn_128x128x32_1x1x1_leanpingpongdeep_fused",
 ]
 
 # Of gates and values, in columns or rows of a tile: forward, with aux, and backward. Those of test_gated_kernels.py.
@@ -148,6 +154,9 @@ GATED = [
     "sm90_grouped_bf16_bf16_f32_bf16_tn_128x32x64_1x1x1_leanpingponggroupedswap_fused_gated",
     "sm90_grouped_f16_f16_f32_f16_tt_128x128x64_1x1x1_leanpingponggrouped_fused_gated_aux",
     "sm90_grouped_bf16_bf16_f32_bf16_tn_128x128x64_1x1x1_leanpingponggrouped_fused_d_gated",
+    "sm90_lean_e4m3_e4m3_f32_bf16_tn_128x128x128_1x1x1_leancoop_fused_gated_scaled",
+    "sm90_grouped_e4m3_e4m3_f32_bf16_tn_128x32x128_1x1x1_leanpingponggroupedswap_fused_gated_scaled",
+    "sm90_grouped_e4m3_e4m3_fast_bf16_tn_128x128x128_1x1x1_leanpingponggrouped_fused_gated_scaled",
 ]
 
 # Designs with epilogues of users', those of test_sm90_kernels.py.

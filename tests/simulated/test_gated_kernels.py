@@ -12,7 +12,8 @@ from reference import integers
 from simulator import streamed
 from sm90_kernels import GATED
 
-from cutlass_py import gemm, grouped_gemm, view
+from cutlass_py import GemmArguments, GroupedArguments, explain, gemm, grouped_gemm, view
+from cutlass_py.declaration.dtypes import compute_of
 from cutlass_py.declaration.epilogues import GATED as FUNCTIONS
 from cutlass_py.declaration.epilogues import epilogue_named
 from cutlass_py.declaration.families import find
@@ -42,6 +43,7 @@ def multiply(on: Any, name: str, x: np.ndarray, y: np.ndarray, outs: dict[str, A
         for z, layout in zip((x, y), c.layout, strict=True)
     )
     given = {key: typed(on, out.array, c.d) for key, out in outs.items()} | keywords
+    given |= {"compute": compute_of(c.a, c.accumulator)}
     if y.ndim == 2:
         gemm(a, b, kernel=name, **given)
         product = x @ y
@@ -61,6 +63,17 @@ def operands(rng: Any, name: str, clusters: tuple[float, float], columns: int) -
     n = max(int(c.tile[1] * c.cluster[1] * clusters[1]) // 16 * 8, 8) * columns
     x = integers(rng, (m, 136), c.a)
     return x, integers(rng, (len(SIZES), 136, n) if grouped else (136, n), c.a)
+
+
+def scales(on: Any, name: str, rng: Any, x: np.ndarray, y: np.ndarray) -> tuple[dict[str, Any], Any, Any]:
+    """Keywords with one for each row and each column of a group, and these numbers; 1 where a kernel has none."""
+    if not find(name).epilogue.endswith("scaled"):
+        return {}, 1, 1
+    of_x, of_y = (
+        (2.0 ** rng.integers(-2, 3, shape)).astype("f4") for shape in (x.shape[:1], (*y.shape[:-2], y.shape[-1]))
+    )
+    of_b = of_y if y.ndim == 3 else of_y[None]
+    return {"scale_a": on(of_x if y.ndim == 3 else of_x[:, None]), "scale_b": on(of_b)}, of_x[:, None], of_b
 
 
 def near(found: np.ndarray, wanted: np.ndarray, dtype: str) -> None:
@@ -85,6 +98,7 @@ def test_gates_and_values(on, rng, name, clusters):
     if with_aux:
         outs["aux"] = placed("numpy", None, c.d, "aligned", (x.shape[0], 2 * half))
     function = FUNCTIONS[(FORWARD.index(name) + int(clusters[0])) % len(FUNCTIONS)]
+    by, of_rows, of_columns = scales(on, name, rng, x, y)
     z = multiply(
         on,
         name,
@@ -94,14 +108,79 @@ def test_gates_and_values(on, rng, name, clusters):
         gated=function,
         alpha=0.125,
         bias=typed(on, placed("numpy", bias, c.d, "aligned").array, c.d),
+        **by,
     )
-    z = 0.125 * z + (rows_of(name, y, bias) if grouped else bias)
+    of_columns = rows_of(name, y, of_columns) if by and grouped else of_columns
+    z = 0.125 * z * of_rows * of_columns + (rows_of(name, y, bias) if grouped else bias)
     with np.errstate(all="ignore"):
         near(outs["out"].array, ACTIVATION_FUNCTIONS[function](z[:, :half]) * z[:, half:], c.d)
     if with_aux:
         near(outs["aux"].array, z, c.d)
     for out in outs.values():
         out.assert_rest_untouched()
+
+
+IN_PLACE = [x for x in FORWARD if find(x).layout == "tn" and not epilogue_named(find(x).epilogue).aux]
+
+
+@pytest.mark.parametrize("name", IN_PLACE)
+def test_a_value_behind_each_gate(on, rng, name):
+    c = find(name)
+    x, y = operands(rng, name, (1, 1.4), 2)
+    grouped = y.ndim == 3
+    bias = integers(rng, (len(SIZES) if grouped else 1, y.shape[-1]), c.d)
+    out = placed("numpy", None, c.d, "aligned", (x.shape[0], y.shape[-1] // 2))
+    by, of_rows, of_columns = scales(on, name, rng, x, y)
+    given = typed(on, placed("numpy", bias, c.d, "aligned").array, c.d)
+    z = multiply(on, name, x, y, {"out": out}, gated="relu_interleaved", alpha=0.125, bias=given, **by)
+    of_columns = rows_of(name, y, of_columns) if by and grouped else of_columns
+    z = 0.125 * z * of_rows * of_columns + rows_of(name, y, bias)
+    near(out.array, np.maximum(z[:, ::2], 0) * z[:, 1::2], c.d)
+    out.assert_rest_untouched()
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+def test_gates_and_values_are_parted_first(on, rng, grouped):
+    """Where rows of the matrix have them by turns."""
+    x, y = integers(rng, (sum(SIZES), 72), "bf16"), integers(rng, (len(SIZES), 72, 48), "bf16")
+    a, b = (typed(on, placed("numpy", z, "bf16", "aligned").array, "bf16") for z in (x, y if grouped else y[0]))
+    out = placed("numpy", None, "bf16", "aligned", (sum(SIZES), 24))
+    told, keywords = on(np.array(SIZES, "i4")), {"gated": "relu_interleaved", "out": typed(on, out.array, "bf16")}
+    arguments = GroupedArguments(a, b, sizes=told, **keywords) if grouped else GemmArguments(a, b, **keywords)
+    assert "packs b first" in str(explain(arguments))
+    grouped_gemm(a, b, sizes=told, **keywords) if grouped else gemm(a, b, **keywords)
+    simulator.run()
+    at = np.split(x, np.cumsum(SIZES)[:-1])
+    z = np.concatenate([rows @ y[i if grouped else 0] for i, rows in enumerate(at)])
+    near(out.array, np.maximum(z[:, ::2], 0) * z[:, 1::2], "bf16")
+    out.assert_rest_untouched()
+
+
+@pytest.mark.parametrize("gated", ["silu", "silu_interleaved"])
+def test_the_product_goes_through_memory(on, rng, gated):
+    """Where no kernel joins gates and values, forward and backward."""
+    x, y = integers(rng, (40, 24), "f16"), integers(rng, (24, 32), "f16")
+    parted = (
+        (lambda z: (z[:, ::2], z[:, 1::2])) if gated.endswith("interleaved") else (lambda z: np.split(z, 2, axis=1))
+    )
+    a, b = (on(placed("numpy", z, "f16", "row").array) for z in (x, y))
+    out, aux = placed("numpy", None, "f16", "column", (40, 16)), placed("numpy", None, "f32", "row", (40, 32))
+    gemm(a, b, gated=gated, out=on(out.array), aux=on(aux.array))
+    simulator.run()
+    z = x.astype("f8") @ y
+    near(aux.array, z, "f16")
+    gates, values = parted(z)
+    near(out.array, ACTIVATION_FUNCTIONS["silu"](gates) * values, "f16")
+    back = placed("numpy", None, "f16", "row", (40, 32))
+    y = integers(rng, (24, 16), "f16")
+    gemm(a, on(placed("numpy", y, "f16", "row").array), gated=f"d_{gated}", out=on(back.array), aux=on(aux.array))
+    simulator.run()
+    z = x.astype("f8") @ y
+    found_gates, found_values = parted(back.array)
+    near(found_gates, z * values * ACTIVATION_FUNCTIONS["d_silu"](gates), "f16")
+    near(found_values, z * ACTIVATION_FUNCTIONS["silu"](gates), "f16")
+    for x in (out, aux, back):
+        x.assert_rest_untouched()
 
 
 @pytest.mark.parametrize("clusters", [(0.3, 0.4), (1.4, 2.3)])
@@ -129,3 +208,11 @@ def test_the_result_may_be_what_is_read(on, rng, name):
     gates, values = (part.astype("f8") for part in np.split(kept.array, 2, axis=1))
     z = multiply(on, name, x, y, {"out": kept, "aux": kept}, gated="d_relu")
     near(kept.array, np.hstack([z * values * (gates > 0), z * np.maximum(gates, 0)]), c.d)
+
+
+def test_what_goes_through_memory_has_no_plan(on, rng):
+    a, b = (on(rng.standard_normal(shape).astype("f4")) for shape in ((8, 16), (16, 32)))
+    args = GemmArguments(a, b, gated="silu", compute="tf32")
+    for ask in (args.plan, args.workspace_size):
+        with pytest.raises(ValueError, match="no kernel makes these gates and values into a result"):
+            ask()

@@ -28,8 +28,8 @@ struct Device {
 std::string to_string(Device device);
 
 // An operand as the caller gave it. Strides in elements. A list of matrices has its length as the first extent; where
-// the matrices do not lie evenly, `list` holds their addresses and the first stride means nothing. `matrices` holds each;
-// where they are `uneven`, of the others' shapes and strides nothing is said here.
+// the matrices do not lie evenly, `list` holds their addresses and the first stride means nothing. `matrices` holds
+// each; where they are `uneven`, of the others' shapes and strides nothing is said here.
 struct Operand {
   const char* name = "";
   void* data = nullptr;

@@ -65,7 +65,8 @@ Args:
     gated: "silu", "gelu", "gelu_tanh", "relu" or "sigmoid": the columns of b are n gates and then n values, and D has
         n: D = scale_out * f(z of the gates) * z of the values; bias and scale_b have 2 n numbers, an aux is (m, 2 n).
         With the name of a derivative ("d_silu") z is the gradient of such a D, aux is that (m, 2 n), and D has its
-        shape: the gradients of gates and values. Beside it are no activation, gate, c, bias_grad and lists.
+        shape: the gradients of gates and values. Behind a name, "_interleaved" says that all of these have a value
+        behind each gate. Beside it are no activation, gate, c, bias_grad and lists.
     bias_grad: (n,), (1, n) or (m, 1), of D's dtype, f32 or f64; written. Receives sums of f(z), f(gate) * z or
         f'(aux) * z, before scale_out, over the other axis and over the batch; of a D of 16 bits or f32 before or
         after it is rounded, as the kernel has it. They are computed in f64, and before rounding, if it is f64. The
@@ -213,6 +214,7 @@ void bind_problem(nb::module_& m) {
       .def_ro("splits", &Problem::splits, "Parts of k asked for; 0: none in particular, -1: stream-K.")
       .def_prop_ro("pairs", &mark<&Problem::pairs>,
                    "'b': columns of B are gates and then as many values, 'd': those of D are.")
+      .def_ro("interleaved", &Problem::interleaved, "A value lies behind each gate, and not all behind all.")
       .def_prop_ro("columns_of_b", &Problem::columns_of_b, "n, or where they are gates and values twice as many.")
       .def_prop_ro("grouped", &mark<&Problem::grouped>,
                    "The axis that groups divide, 'm', 'n' or 'k', whose extent is that of all together; 'l': lists "

@@ -1,7 +1,9 @@
 // What the extension has of grouped_gemm, in names and docstrings. No logic here.
 #include <nanobind/nanobind.h>
 
+#include "arrays/gc_traverse.h"
 #include "frontends/bindings.h"
+#include "frontends/prepared_groups.h"
 #include "frontends/xla_grouped_gemm.h"
 #include "frontends/xla_handler.h"
 #include "operations/grouped_gemm/call.h"
@@ -66,6 +68,60 @@ Keywords keywords_of(nb::handle out, nb::handle c, nb::handle alpha, nb::handle 
   return k;
 }
 
+constexpr const char* kPreparedGroupsDoc =
+    R"(Run it: grouped_gemm on these arrays by the plan's kernel, without choosing anew.
+
+Args:
+    a, b, out: as in grouped_gemm. What is None, here and below, is what the plan was made with; where it was made
+        without `out`, a new array is returned.
+    offsets, sizes, gather: other numbers, where the plan was made with such.
+    c, bias, aux, alpha, beta, scale_a, scale_b, scale_out: arrays in place of those that the plan was made with.
+        Numbers and names stay those of the plan.
+    stream: as in grouped_gemm.
+    workspace: Kernel.workspace_size bytes (u8) of device memory, aligned to 256 bytes, instead of the package's own
+        pool, from which the rows of `gather` still are. It is used on the stream of the launch; the caller orders
+        other uses of it.
+
+Returns:
+    As grouped_gemm.
+
+Raises:
+    ValueError: the arrays make another problem than the plan is of; overlap; a workspace that does not fit.
+    TypeError: no array, or one of another dtype.
+    CudaError: a CUDA or CUTLASS call failed.)";
+
+void bind_prepared_groups(nb::module_& m) {
+  nb::class_<PreparedGroups>(
+      m, "PreparedGroups", nb::type_slots(collected<PreparedGroups>()),
+      "A grouped_gemm call whose legality and plan are settled; made by GroupedArguments.plan. Calling it with arrays "
+      "of the same problem launches it on them: wherever its groups begin, and of any leading dimension.")
+      .def(
+          "__init__",
+          [](PreparedGroups* self, nb::object a, nb::object b, nb::typed<nb::dict, nb::str, nb::any> groups,
+             nb::typed<nb::dict, nb::str, nb::any> keywords, int raster, int swizzle) {
+            new (self) PreparedGroups(std::move(a), std::move(b), std::move(groups), keywords, raster, swizzle);
+          },
+          "a"_a, "b"_a, "groups"_a, "keywords"_a, "raster"_a, "swizzle"_a)
+      .def(
+          "__call__",
+          [](const PreparedGroups& self, nb::handle a, nb::handle b, nb::handle out, nb::handle offsets,
+             nb::handle sizes, nb::handle gather, nb::handle c, nb::handle bias, nb::handle aux, nb::handle alpha,
+             nb::handle beta, nb::handle scale_a, nb::handle scale_b, nb::handle scale_out, nb::handle stream,
+             nb::handle workspace) {
+            Keywords given;
+            given.out = out, given.c = c, given.bias = bias, given.aux = aux, given.alpha = alpha, given.beta = beta;
+            given.scale_a = scale_a, given.scale_b = scale_b, given.scale_out = scale_out, given.stream = stream;
+            return self(a, b, {offsets, sizes, gather, nb::none()}, given, workspace);
+          },
+          "a"_a = nb::none(), "b"_a = nb::none(), "out"_a = nb::none(), nb::kw_only(), "offsets"_a = nb::none(),
+          "sizes"_a = nb::none(), "gather"_a = nb::none(), "c"_a = nb::none(), "bias"_a = nb::none(),
+          "aux"_a = nb::none(), "alpha"_a = nb::none(), "beta"_a = nb::none(), "scale_a"_a = nb::none(),
+          "scale_b"_a = nb::none(), "scale_out"_a = nb::none(), "stream"_a = nb::none(), "workspace"_a = nb::none(),
+          kPreparedGroupsDoc)
+      .def_prop_ro("problem", &PreparedGroups::problem, "What it computes.")
+      .def("__repr__", [](const PreparedGroups& self) { return self.repr(); });
+}
+
 }  // namespace
 
 Facts grouped_gemm_facts(const CutlassPyKernel& kernel) { return gemm_facts(kernel); }
@@ -99,12 +155,14 @@ void bind_grouped_gemm(nb::module_& m) {
       "as well as arrays.");
   m.def(
       "grouped_scratch_bytes",
-      [](nb::handle a, nb::handle b, nb::handle sizes, const nb::typed<nb::dict, nb::str, nb::any>& keywords,
-         nb::handle plan, int sm_count) {
-        const grouping::Asked asked{nb::none(), sizes, nb::none(), nb::none()};
+      [](nb::handle a, nb::handle b, nb::handle offsets, nb::handle sizes, nb::handle gather,
+         const nb::typed<nb::dict, nb::str, nb::any>& keywords, nb::handle plan, int sm_count) {
+        const grouping::Asked asked{offsets, sizes, gather, nb::none()};
         return grouping::scratch_bytes_of(a, b, asked, keywords_from(keywords), plan, sm_count);
       },
-      "a"_a, "b"_a, "sizes"_a, "keywords"_a, "plan"_a, "sm_count"_a, "As `scratch_bytes`, of a grouped_gemm call.");
+      "a"_a, "b"_a, "offsets"_a.none(), "sizes"_a.none(), "gather"_a.none(), "keywords"_a, "plan"_a, "sm_count"_a,
+      "As `scratch_bytes`, of a grouped_gemm call.");
+  bind_prepared_groups(m);
   m.def(
       "xla_grouped_gemm_handler",
       [] { return nb::capsule(reinterpret_cast<void*>(&xla_handler<grouping::XlaGroupedGemm>)); },

@@ -39,6 +39,19 @@ void check_same(const Operand& x, const Operand& wanted, uint8_t align) {
 
 }  // namespace
 
+void set_order(Plan& plan, int raster, int swizzle) {
+  if (!raster && !swizzle) return;
+  if (!plan.kernel || facts_of(*plan.kernel).api != 3)
+    refuse(Refusal("raster or swizzle", "is given").hints("the order of tiles is 3.x kernels'"));
+  if (raster) plan.raster = raster;
+  if (swizzle) plan.swizzle = swizzle;
+}
+
+std::string prepared_repr(const std::string& problem, const Plan& plan) {
+  const bool alone = !plan.kernel && plan.provided.is_none();
+  return "<Prepared " + problem + ", " + (alone ? "the epilogue alone" : kernel_of(plan)) + ">";
+}
+
 Prepared::Prepared(nb::object a, nb::object b, const nb::dict& keywords, int raster, int swizzle)
     : a_(std::move(a)), b_(std::move(b)), kept_(keywords.values()), keywords_(keywords_from(keywords)) {
   Operands operands;
@@ -60,12 +73,7 @@ Prepared::Prepared(nb::object a, nb::object b, const nb::dict& keywords, int ras
   prototype_.possible_overlaps.clear();  // decided, and about operands that go with this scope
   plan_ = plan_for(p);
   if (plan_.divided) refuse(no_single_plan(p));
-  if (raster || swizzle) {
-    if (!plan_.kernel || facts_of(*plan_.kernel).api != 3)
-      refuse(Refusal("raster or swizzle", "is given").hints("the order of tiles is 3.x kernels'"));
-    if (raster) plan_.raster = raster;
-    if (swizzle) plan_.swizzle = swizzle;
-  }
+  set_order(plan_, raster, swizzle);
   if (p.device.type == DeviceType::cpu) return;
   const device::Guard guard(p.device.id);
   launch_ = cached_launch(prototype_, plan_);
@@ -182,9 +190,7 @@ nb::object Prepared::operator()(nb::handle a, nb::handle b, const Keywords& give
 std::string Prepared::repr() const {
   nb::object words =
       nb::module_::import_("cutlass_py.operations.gemm.problem_text").attr("describe")(nb::cast(problem()));
-  const bool alone = !plan_.kernel && plan_.provided.is_none();
-  const std::string kernel = alone ? "the epilogue alone" : kernel_of(plan_);
-  return "<Prepared " + nb::cast<std::string>(words) + ", " + kernel + ">";
+  return prepared_repr(nb::cast<std::string>(words), plan_);
 }
 
 // The operands of a user's epilogue: even the arrays that the plan keeps may lie elsewhere by now.

@@ -7,6 +7,11 @@
 
 namespace cutlass_py {
 
+// A plan with another order of tiles; 0: as chosen. Refused where its kernel has none.
+void set_order(Plan& plan, int raster, int swizzle);
+
+std::string prepared_repr(const std::string& problem, const Plan& plan);
+
 class Prepared {
  public:
   // Operands and keywords as GemmArguments holds them; `kernel` is among the keywords. Operands may be TensorSpecs.

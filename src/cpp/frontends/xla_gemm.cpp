@@ -55,7 +55,7 @@ void read_keywords(const Attributes& attributes, Request& r) {
   r.scale_b = attributes.number("scale_b");
   r.scale_out.value = attributes.number("scale_out");
   r.activation = activation_of(attributes.text("activation"));
-  r.gated = attributes.integer("gated") != 0;
+  r.gated = attributes.integer("gated") != 0, r.interleaved = attributes.integer("gated") == 2;
   const double* parameters = attributes.pair("activation_parameters");
   r.parameters[0] = parameters[0], r.parameters[1] = parameters[1];
 }

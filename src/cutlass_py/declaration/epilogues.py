@@ -61,6 +61,7 @@ ACTIVATIONS = {a.name: a for a in _ACTIVATIONS}
 
 # What a gate may go through whose values lie beside it (`gated`): what has a derivative.
 GATED = tuple(a.name.removeprefix("d_") for a in _ACTIVATIONS if a.derivative)
+INTERLEAVED = "_interleaved"  # behind its name, where a value lies behind each gate, and not all behind all
 
 TOLD = "f"  # an activation that the launch tells
 

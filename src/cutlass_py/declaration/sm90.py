@@ -214,6 +214,9 @@ def _lean_fp8_core(pair: Pair) -> Iterator[GemmConfig]:
     for d, designs in (("bf16", blocks), ("f32", tiles.SM90_LEAN_BLOCK_LEAST)):
         for design in designs:
             yield _sm90(pair, "tn", d, "fused", design)
+    if same:
+        for design in tiles.SM90_LEAN_PAIRS_PROMOTED:
+            yield _sm90(pair, "tn", "bf16", "fused_gated_scaled", design)
 
 
 def lean_declared() -> Iterator[GemmConfig]:
@@ -252,8 +255,8 @@ def lean_declared() -> Iterator[GemmConfig]:
             yield _sm90((dtype, dtype), layout, d, "fusedc", design)
 
 
-# A group may begin at any line, and copies at whole granules alone: what groups divide is read along k, and where that
-# is k itself, both operands are read along the other axis.
+# What groups of lines divide is read along k: a group may begin at any line. Groups of k are read along the other axis,
+# by lines of which each is of one group; but for operands that can be read along k alone.
 _LINES, _DEEP = ("tn", "tt", "nn"), "nt"
 
 
@@ -283,6 +286,9 @@ def grouped_core() -> Iterator[GemmConfig]:
         yield _sm90(("s8", "s8"), "tn", "s32", "linear", design, "s32")
         yield _sm90(("s8", "s8"), "tn", "bf16", "fused_scaled", design, "s32")
         yield _sm90(("tf32", "tf32"), "tn", "f32", "fused", design)
+    for design in tiles.SM90_DEEP_LEAST:
+        yield _sm90(("s8", "s8"), "tn", "s32", "linear", design, "s32")
+        yield _sm90(("tf32", "tf32"), "tn", "f32", "fused", design)
 
 
 def _grouped_fp8_core(pair: Pair) -> Iterator[GemmConfig]:
@@ -298,11 +304,24 @@ def _grouped_fp8_core(pair: Pair) -> Iterator[GemmConfig]:
             yield _sm90(pair, "tn", d, "fused_scaled", design)
         for design in tiles.SM90_GROUPED_BLOCK_LEAST:
             yield _sm90(pair, "tn", d, "fused", design)
+    for d, design in product(("bf16", "f32"), tiles.SM90_DEEP_PROMOTED):
+        yield _sm90(pair, "tn", d, "fused_scaled", design)
+    for design in tiles.SM90_DEEP_LEAST:
+        yield _sm90(pair, "tn", "bf16", "fused_scaled", design, "fast")
+    if same:
+        for design in tiles.SM90_GROUPED_PAIRS_PROMOTED:
+            yield _sm90(pair, "tn", "bf16", "fused_gated_scaled", design)
+        for design in tiles.SM90_GROUPED_PAIRS_LEAST:
+            yield _sm90(pair, "tn", "bf16", "fused_gated_scaled", design, "fast")
 
 
 def grouped_declared() -> Iterator[GemmConfig]:
     """Every dtype of operands of a byte, and of their results."""
     for pair, d in product(FP8, ("bf16", "f16", "f32")):
+        for design in tiles.SM90_DEEP_PROMOTED:
+            yield _sm90(pair, "tn", d, "fused_scaled", design)
+        for design in tiles.SM90_DEEP:
+            yield _sm90(pair, "tn", d, "fused_scaled", design, "fast")
         for design in tiles.SM90_GROUPED_PROMOTED:
             yield _sm90(pair, "tn", d, "fused_scaled", design)
         for design in tiles.SM90_GROUPED_FAST:

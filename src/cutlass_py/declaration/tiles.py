@@ -361,6 +361,10 @@ SM90_DEEP: list[Design] = [
     *_lean(256, (128,), "I", "coopdeep", swaps=("",)),
 ]
 SM90_DEEP_LEAST: list[Design] = _lean(128, (128,), "I", "pingpongdeep", swaps=("",))
+SM90_DEEP_PROMOTED: list[Design] = [
+    *_lean(64, (128,), "I", "pingpongdeep", swaps=("",)),
+    *_lean(128, (128,), "I", "coopdeep", swaps=("",)),
+]
 # Of B whose columns are gates and values: half as many of D. Where the operands change places, 64 rows of either are a
 # warpgroup's.
 SM90_LEAN_PAIRS: list[Design] = [
@@ -386,6 +390,15 @@ SM90_GROUPED_PAIRS_LEAST: list[Design] = [
     *_lean(128, (32,), "I", "pingponggrouped", swaps=("swap",)),
     *_lean(128, (128,), "I", "pingponggrouped", swaps=("",)),
     *_lean(128, (256,), "I", "coopgrouped", swaps=("",)),
+]
+# Promoted, where every sum is there twice.
+SM90_LEAN_PAIRS_PROMOTED: list[Design] = [
+    *_lean(128, (32,), "I", "pingpong", swaps=("swap",)),
+    *_lean(128, (128,), "I", "coop", swaps=("",)),
+]
+SM90_GROUPED_PAIRS_PROMOTED: list[Design] = [
+    *_lean(128, (32,), "I", "pingponggrouped", swaps=("swap",)),
+    *_lean(128, (128,), "I", "coopgrouped", swaps=("",)),
 ]
 SM90_LEAN_FUSED: list[Design] = [
     *_lean(64, (32,), "I", "pingpong", 128),

@@ -316,11 +316,9 @@ def _unaligned_3x(k: Resolved) -> _Faults:
 
 @_check("layout", "schedule", api=3)
 def _deep_3x(k: Resolved) -> _Faults:
-    """Groups of k: zeros fill up the last step of one where operands are read along the other axis."""
-    if k.schedule.grouping == "depth" and k.size != 2:
-        yield Fault("schedule", k.schedule.name, "one without 'deep': groups of k are of 16-bit operands alone")
-    elif k.schedule.grouping == "depth" and k.given.layout != "nt":
-        yield Fault("layout", k.given.layout, "'nt': groups of k are read along the other axis")
+    """Groups of k: lines of 16-bit operands end where a group does, and others are read along k alone."""
+    if k.schedule.grouping == "depth" and k.size == 2 and k.given.layout != "nt":
+        yield Fault("layout", k.given.layout, "'nt': groups of k of 16-bit operands are read along the other axis")
 
 
 @_check("tile", "cluster", "schedule", "accumulator", api=3)

@@ -150,7 +150,7 @@ def _keywords(facts: dict[str, Any], operands: Sequence[_Array]) -> list[str]:
             words.append(f"{name}={_number(facts[name])}")
     p = facts["problem"]
     if p.pairs:
-        words.append(f"gated={p.activation!r}")
+        words.append(f"gated={p.activation + '_interleaved' * p.interleaved!r}")
     elif p.activation != "identity":
         count = len(ACTIVATIONS[p.activation].parameters)
         values = ", ".join(map(_number, facts["parameters"][:count]))

@@ -12,7 +12,7 @@ import numpy as np
 from .. import _core
 from ..arrays.dtype_names import dtype_name
 from ..declaration.dtypes import COMPUTE, LAYOUTS
-from ..declaration.epilogues import ACTIVATIONS
+from ..declaration.epilogues import ACTIVATIONS, INTERLEAVED
 from ..epilogues.activations import Activation
 from ..errors import ArgumentError, wrong_type, wrong_value
 from ..kernels.kernel import Kernel
@@ -85,7 +85,8 @@ def gemm(
         "alpha": alpha, "beta": beta, "scale_out": scale_out, "bias_grad": bias_grad,
     }  # fmt: skip
     derivatives = [name for name, row in ACTIVATIONS.items() if row.derivative]
-    reads_aux = getattr(gated or activation, "name", gated or activation) in derivatives
+    of_gates = gated.removesuffix(INTERLEAVED) if isinstance(gated, str) else None
+    reads_aux = getattr(of_gates or activation, "name", of_gates or activation) in derivatives
     results = ("bias_grad",) if reads_aux else ("aux", "bias_grad")
     written = {name: given.pop(name) for name in results if given[name] is not None}
     for name, x in written.items():
@@ -115,8 +116,9 @@ def gemm(
         layout,
         aux=_result(written, "aux"),
         bias_grad=_result(written, "bias_grad"),
-        activation=_activation(gated or activation),
+        activation=_activation(of_gates or activation),
         gated=gated is not None,
+        interleaved=of_gates != gated,
         compute=compute,
         splits=splits if splits is None or isinstance(splits, str) else int(splits),
         deterministic=bool(deterministic),

@@ -67,7 +67,7 @@ def keywords_of(spec: Spec) -> dict[str, Any]:
         "scale_b": spec.scale_b,
         "scale_out": spec.scale_out,
         "activation": spec.activation.name,
-        "gated": int(spec.gated),
+        "gated": int(spec.gated) + int(spec.interleaved),
         "activation_parameters": np.array([*spec.activation.parameters, 0.0, 0.0][:2], np.float64),
         "compute": spec.compute or "",
     }

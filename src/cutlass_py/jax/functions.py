@@ -91,17 +91,22 @@ def pullback(activation: Activation, x: Any, cotangent: Any) -> Any:
     return jax.vjp(function(activation), x)[1](cotangent)[0]
 
 
-def gated(activation: Activation, pairs: Any) -> Any:
+def gated(activation: Activation, interleaved: bool, pairs: Any) -> Any:
     """f(gates) * values, of gates and values beside each other."""
-    gates, values = jnp.split(pairs, 2, -1)
+    gates, values = _parted(interleaved, pairs)
     return function(activation)(gates) * values
 
 
-def gated_pullback(activation: Activation, pairs: Any, cotangent: Any) -> Any:
-    """The cotangents of gates and of values, beside each other; for activation f or f'."""
+def gated_pullback(activation: Activation, interleaved: bool, pairs: Any, cotangent: Any) -> Any:
+    """The cotangents of gates and of values, which lie as these do; for activation f or f'."""
     f = replace(activation, name=activation.name.removeprefix("d_"))
-    gates, values = jnp.split(pairs, 2, -1)
-    return jnp.concatenate([pullback(f, gates, cotangent * values), function(f)(gates) * cotangent], -1)
+    gates, values = _parted(interleaved, pairs)
+    found = [pullback(f, gates, cotangent * values), function(f)(gates) * cotangent]
+    return jnp.stack(found, -1).reshape(pairs.shape) if interleaved else jnp.concatenate(found, -1)
+
+
+def _parted(interleaved: bool, pairs: Any) -> Any:
+    return (pairs[..., ::2], pairs[..., 1::2]) if interleaved else jnp.split(pairs, 2, -1)
 
 
 def rounded(x: Any, dtype: str) -> Any:

@@ -121,15 +121,15 @@ def _through_activation(spec: Spec, x: dict[str, Any], kept: Any, wanted: Any, d
 
 def _through_pairs(spec: Spec, x: dict[str, Any], kept: Any, wanted: Any, d_y: Any) -> tuple[dict[str, Any], Any]:
     """The same where gates and values are columns of z, or of D and aux."""
-    f = spec.activation
+    through = partial(gated_pullback, spec.activation, spec.interleaved)
     if "aux" not in x:
-        return {}, gated_pullback(f, _z(spec, x, kept, d_y.dtype), d_y)
+        return {}, through(_z(spec, x, kept, d_y.dtype), d_y)
     columns = d_y.shape[-1]
     aux = _sharded_as(d_y, jnp.broadcast_to(_wide(x["aux"], d_y.dtype), d_y.shape))
     if "aux" not in wanted:  # D is linear in z: at any of them
         zeros = jnp.zeros_like(d_y[..., : columns // 2])
-        return {}, jax.vjp(lambda z: gated_pullback(f, aux, z), zeros)[1](d_y)[0]
-    of_aux, d_z = jax.vjp(partial(gated_pullback, f), aux, _z(spec, x, kept, d_y.dtype))[1](d_y)
+        return {}, jax.vjp(partial(through, aux), zeros)[1](d_y)[0]
+    of_aux, d_z = jax.vjp(through, aux, _z(spec, x, kept, d_y.dtype))[1](d_y)
     return {"aux": of_aux}, d_z
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import jax
@@ -173,7 +174,7 @@ def _on_device(a: Any, b: Any, sizes: Any, *, spec: Product) -> list[Any]:
         plan = planning.plan(problem, provided=False)
     except NoKernelError as error:
         raise error.renamed("ragged_dot") from None
-    scratch = custom_call.scratch(lambda count: _core.grouped_scratch_bytes(x, y, numbers, keywords, plan, count))
+    scratch = custom_call.scratch(partial(_core.grouped_scratch_bytes, x, y, None, numbers, None, keywords, plan))
     said = keywords_of(Spec(("a", "b"), spec.out_dtype, spec.layout, compute=spec.compute))
     said |= custom_call.attributes(problem, plan, ("a", "b", "sizes"), ("out", "scratch"))
     call = jax.ffi.ffi_call(custom_call.target("grouped_gemm"), [result, scratch])

@@ -44,11 +44,11 @@ def compute(spec: Spec, x: dict[str, Any], product: Any = None) -> list[Any]:
 def _function(spec: Spec, x: dict[str, Any], z: Any, wide: Any) -> Any:
     f, factor = function(spec.activation), x.get("aux", x.get("gate"))  # of what a derivative or a gate is given
     if factor is None:
-        return gated(spec.activation, z) if spec.gated else f(z)
+        return gated(spec.activation, spec.interleaved, z) if spec.gated else f(z)
     if not spec.gated:
         return z * f(factor.astype(wide))
     pairs = jnp.broadcast_to(factor.astype(wide), (*z.shape[:-1], factor.shape[-1]))
-    return gated_pullback(spec.activation, pairs, z)
+    return gated_pullback(spec.activation, spec.interleaved, pairs, z)
 
 
 def _linear(spec: Spec, x: dict[str, Any], wide: Any, product: Any) -> Any:

@@ -17,7 +17,7 @@ import numpy as np
 from ..arrays.dtype_names import dtype_name
 from ..arrays.tensor_spec import TensorSpec
 from ..declaration.dtypes import DTYPES, arithmetic
-from ..declaration.epilogues import ACTIVATIONS
+from ..declaration.epilogues import ACTIVATIONS, INTERLEAVED
 from ..epilogues.activations import Activation
 from ..operations.gemm.arguments import GemmArguments
 
@@ -43,6 +43,7 @@ class Spec:
         out_dtype: of D.
         aux: what is written there, absent where aux is read or not asked for; likewise bias_grad.
         gated: the activation is that of gates, columns of b (of D and aux, where it is a derivative) before the values.
+        interleaved: a value lies behind each gate instead.
         alpha, beta, scale_a, scale_b, scale_out: the numbers; 1 where an array takes their place.
         compute, splits, deterministic, batch_invariant, kernel: as in gemm, the kernel by name.
     """
@@ -59,6 +60,7 @@ class Spec:
     scale_out: float = 1.0
     activation: Activation = Activation("identity")
     gated: bool = False
+    interleaved: bool = False
     compute: str | None = None
     splits: int | str | None = None
     deterministic: bool = False
@@ -118,11 +120,12 @@ class Spec:
         for name in ("aux", "bias_grad"):
             if result := getattr(self, name):
                 given[name] = array(result.shape, result.dtype, device)
+        name = self.activation.name + INTERLEAVED * self.interleaved
         return GemmArguments(
             given.pop("a"),
             given.pop("b"),
             out=array(self.out_shape(*shapes[:2]), self.out_dtype, device),
-            **({"gated": self.activation.name} if self.gated else {"activation": self.activation}),
+            **({"gated": name} if self.gated else {"activation": self.activation}),
             compute=self.compute,
             splits=self.splits,
             deterministic=self.deterministic,

@@ -9,7 +9,7 @@ from math import inf
 from typing import Any, ClassVar, Protocol
 
 from .. import _core
-from .._core import Prepared
+from .._core import Prepared, PreparedGroups
 from ..arrays.gpu import Gpu, gpu_of
 from ..declaration.config import Family, KernelConfig
 from ..declaration.families import FAMILIES
@@ -177,7 +177,9 @@ class Kernel(ABC):
         """
         return arguments_of("workspace_size", args).workspace_size(kernel=self)
 
-    def plan(self, args: Arguments, *, raster: str | None = None, swizzle: int | None = None) -> Prepared:
+    def plan(
+        self, args: Arguments, *, raster: str | None = None, swizzle: int | None = None
+    ) -> Prepared | PreparedGroups:
         """A call of this kernel prepared, compiled if need be; see Arguments.plan.
 
         Raises:

@@ -76,14 +76,15 @@ class Arguments(ABC):
     def run(self, *, kernel: Any = None, stream: Any = None, workspace: Any = None) -> Any:
         """Run it."""
 
-    def plan(self, *, kernel: Any = None, raster: str | None = None, swizzle: int | None = None) -> _core.Prepared:
+    def plan(
+        self, *, kernel: Any = None, raster: str | None = None, swizzle: int | None = None
+    ) -> _core.Prepared | _core.PreparedGroups:
         """The call prepared, to be run on new arrays.
 
         Raises:
             TypeError: calls of the operation are not prepared.
         """
-        expected = operation_named(DEFAULT).arguments.__name__
-        raise TypeError(f"plan: args is {_core.described_type(self)}; expected {expected}: no other call is prepared")
+        raise TypeError(f"plan: args is {_core.described_type(self)}; such calls are not prepared: run them")
 
     def workspace_size(self, *, kernel: Any = None) -> int:
         """Bytes of device memory that `run` needs beside the operands."""

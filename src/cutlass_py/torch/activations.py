@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..declaration.epilogues import ACTIVATIONS
+from ..declaration.epilogues import ACTIVATIONS, INTERLEAVED
 
 _aten = torch.ops.aten
 Numbers = Sequence[float]
@@ -109,33 +109,46 @@ def derivative_from_result(name: str, grad: Tensor, y: Tensor) -> Tensor:
 
 
 # ---------------------------------------------------------------------------------------------------- gates, values
+# Of functions by the name that `gated` has.
 
 
 def gated(name: str, pairs: Tensor) -> Tensor:
     """f(gates) * values."""
-    gates, values = _halves(pairs)
-    return value(name, gates, ()) * values
+    f, (gates, values) = name.removesuffix(INTERLEAVED), _parted(name, pairs)
+    return value(f, gates, ()) * values
 
 
 def gated_derivative(name: str, grad: Tensor, pairs: Tensor) -> Tensor:
-    """grad through f(gates) * values: the gradients of gates and of values, beside each other."""
-    gates, values = _halves(pairs)
-    return torch.cat((derivative(name, grad * values, gates, ()), grad * value(name, gates, ())), -1)
+    """grad through f(gates) * values: the gradients of gates and of values, which lie as these do."""
+    f, (gates, values) = name.removesuffix(INTERLEAVED), _parted(name, pairs)
+    return _joined(name, derivative(f, grad * values, gates, ()), grad * value(f, gates, ()))
 
 
 def through_gated_derivative(name: str, grad: Tensor, pairs: Tensor) -> Tensor:
     """grad through gated_derivative(name, z, pairs): the gradient of z."""
-    (of_gates, of_values), (gates, values) = _halves(grad), _halves(pairs)
-    return derivative(name, of_gates * values, gates, ()) + of_values * value(name, gates, ())
+    f, (of_gates, of_values) = name.removesuffix(INTERLEAVED), _parted(name, grad)
+    gates, values = _parted(name, pairs)
+    return derivative(f, of_gates * values, gates, ()) + of_values * value(f, gates, ())
 
 
 def second_gated_derivative(name: str, grad: Tensor, z: Tensor, pairs: Tensor) -> Tensor:
     """The same, of pairs."""
-    (of_gates, of_values), (gates, values) = _halves(grad), _halves(pairs)
-    again, through = derivative(f"d_{name}", of_gates * values, gates, ()), derivative(name, of_values, gates, ())
-    return torch.cat(((again + through) * z, derivative(name, of_gates * z, gates, ())), -1)
+    f, (of_gates, of_values) = name.removesuffix(INTERLEAVED), _parted(name, grad)
+    gates, values = _parted(name, pairs)
+    again, through = derivative(f"d_{f}", of_gates * values, gates, ()), derivative(f, of_values, gates, ())
+    return _joined(name, (again + through) * z, derivative(f, of_gates * z, gates, ()))
 
 
-def _halves(x: Tensor) -> tuple[Tensor, Tensor]:
+def _parted(name: str, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Gates and values."""
     n = x.shape[-1] // 2
+    if name.endswith(INTERLEAVED):
+        pairs = x.unflatten(-1, (n, 2))
+        return pairs.select(-1, 0), pairs.select(-1, 1)
     return x.narrow(-1, 0, n), x.narrow(-1, n, n)  # as long as each other where extents are symbols, too
+
+
+def _joined(name: str, gates: Tensor, values: Tensor) -> Tensor:
+    if name.endswith(INTERLEAVED):
+        return torch.stack((gates, values), -1).flatten(-2)
+    return torch.cat((gates, values), -1)

@@ -16,7 +16,7 @@ from torch.utils.flop_counter import register_flop_formula
 
 from .. import _core
 from ..arrays.torch_private import is_symbolic
-from ..declaration.epilogues import ACTIVATIONS, GATED
+from ..declaration.epilogues import ACTIVATIONS, GATED, INTERLEAVED
 from ..epilogues.activations import Activation
 from ..errors import ArgumentError, NoKernelError
 from . import activations
@@ -48,7 +48,7 @@ class _Call(NamedTuple):
     parameters: Sequence[float] = ()
     out_dtype: torch.dtype | None = None
     keep_z: bool = False
-    gated: bool = False  # the activation is that of gates, which are the first half of z
+    gated: bool = False  # the activation is that of gates, by the name that `gated` has
 
 
 LIBRARY.define(
@@ -87,7 +87,8 @@ def grouped_mm(
         out_dtype: of the result; that of mat_a where it is not given, of bytes torch.int32.
         activation: as gemm takes it, but no derivative.
         gated: "silu", "gelu", "gelu_tanh", "relu" or "sigmoid" instead: the N columns are N / 2 gates and then as many
-            values, and the result, f(gates) * values, has N / 2. Not where groups divide k or columns.
+            values, and the result, f(gates) * values, has N / 2; "silu_interleaved" and so on: a value lies behind each
+            gate. Not where groups divide k or columns.
 
     Returns:
         A row-major tensor without gaps, where torch pads rows to 16 bytes. Rows or columns behind the last group, which
@@ -215,8 +216,8 @@ def _wrong_epilogue(out_dtype: Any, activation: Any, gated: Any) -> str:
         return f"out_dtype is {out_dtype!r}; expected one of {', '.join(DTYPE)}, or torch's"
     if activation not in _ACTIVATIONS:
         return f"activation={activation!r} is not one of {', '.join(_ACTIVATIONS)}"
-    if gated is not None and gated not in GATED:
-        return f"gated={gated!r} is not one of {', '.join(GATED)}"
+    if gated is not None and str(gated).removesuffix(INTERLEAVED) not in GATED:
+        return f"gated={gated!r} is not one of {', '.join(GATED)}, with {INTERLEAVED} behind or not"
     if gated is not None and activation != "identity":
         return "activation is given but gated is, too"
     return ""

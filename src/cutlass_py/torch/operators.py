@@ -14,7 +14,7 @@ from torch import Tensor, library
 
 from .. import _core
 from ..declaration.dtypes import BLOCK, COMPUTE, arithmetic
-from ..declaration.epilogues import ACTIVATIONS
+from ..declaration.epilogues import ACTIVATIONS, INTERLEAVED
 from ..epilogues.activations import Activation
 from ..errors import wrong_type, wrong_value
 from .dtypes import DTYPE, NAME, WIDE
@@ -33,7 +33,7 @@ class Call(NamedTuple):
         aux_dtype: return z, in this dtype.
         bias_grad: "n" or "m": return f(z) summed to (n,) or (m, 1).
         bias_grad_dtype: of these sums; None: f32 (f64 for f64).
-        gated: `activation` is that of gates, which lie beside their values.
+        gated: `activation` is that of gates, which lie beside their values, by the name that gemm's `gated` has.
     """
 
     a: Tensor
@@ -131,8 +131,8 @@ def result_shape(call: Call) -> tuple[int, ...]:
 
 
 def reads_aux(activation: Any) -> bool:
-    """Whether a name is that of a derivative, whose argument is aux."""
-    row = ACTIVATIONS.get(activation)
+    """Whether a name, of an activation or as `gated` has it, is that of a derivative, whose argument is aux."""
+    row = ACTIVATIONS.get(activation.removesuffix(INTERLEAVED) if isinstance(activation, str) else activation)
     return row is not None and row.derivative
 
 

@@ -230,7 +230,7 @@ struct Design {
   static_assert(promoted || !left_group);
   static_assert(!unaligned || (cluster == 1 && !promoted));
   static_assert(!grouped || (!unaligned && !direct && slices_ == Slices::none && !reduces));
-  static_assert(grouping != Grouping::depth || !promoted, "lines of k would be of two groups");
+  static_assert(grouping != Grouping::depth || !left_group, "lines of k would be of two groups");
   // Both halves of what makes a part are one warpgroup's, and lie in shared memory as operands of their size do.
   static_assert(pairs != Pairs::left || (pingpong && M == 128));
   static_assert(pairs != Pairs::right || panel_of(d_columns) == panel);

@@ -176,13 +176,13 @@ __device__ void compute_tiles(const typename Parts<X>::Given& p, const SharedMem
     const auto done = [&] {
       if constexpr (X::pingpong) arrive(shared.turn(warpgroup ^ 1));
     };
+    int elements = 0;
+    if constexpr (X::grouping == Grouping::depth) elements = tiles.end - tiles.begin;
     if constexpr (X::promoted) {
-      multiply.promoted_tile(sums, at, steps, done);
+      multiply.promoted_tile(sums, at, steps, done, elements);
     } else if constexpr (X::serial) {
       multiply.serial_tile(sums, at, p.steps, p.slice_steps, done);
     } else {
-      int elements = 0;
-      if constexpr (X::grouping == Grouping::depth) elements = tiles.end - tiles.begin;
       multiply.tile(sums, at, steps, done, elements);
     }
     finish_tile<X>(sums, epilogue, vectors, parts, tile);

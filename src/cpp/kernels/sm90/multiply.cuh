@@ -105,13 +105,22 @@ struct Multiply {
 
   // Sums of one line are held in a part, of 64 rows, and then added, times the factors of that line.
   template <class Done>
-  __device__ void promoted_tile(Sums (&sums)[X::blocks], Pipeline<X>& at, const Steps& steps, Done done) const {
+  __device__ void promoted_tile(Sums (&sums)[X::blocks], Pipeline<X>& at, const Steps& steps, Done done,
+                                int elements = 0) const {
     static_assert(X::lines == 1);
     clear(sums);
     const Factors<X> factors{shared, first_row};
     if constexpr (two_parts) {
-      by_parts(sums, at, steps, factors);
+      // The last line of a group is zeroed while nothing is in flight.
+      const int last = X::grouping == Grouping::depth && elements % X::line ? steps.end - 1 : steps.end;
+      by_parts(sums, at, {steps.begin, last}, factors);
+      if (last < steps.end) {
+        wait(shared.full(at.stage), at.parity);
+        end_group(at.stage, elements % X::line);
+        by_parts(sums, at, {last, steps.end}, factors);
+      }
     } else {
+      static_assert(X::grouping != Grouping::depth);
       by_turns(sums, at, steps, factors);
     }
     done();
@@ -127,11 +136,11 @@ struct Multiply {
     named_barrier(warp_index() / 4);
   }
 
-  // Zeros from so many elements of a stage's k on, in an operand that is read along its rows: of each panel of a line
-  // what is left of its lines, however they are swizzled within. By all threads of a warpgroup.
+  // Zeros from so many elements of a stage's k on, by all threads of a warpgroup. In an operand that is read along its
+  // rows: of each panel of a line what is left of its lines, however they are swizzled within.
   template <bool along, int extent>
   static __device__ void clear_behind(Address operand, int elements) {
-    static_assert(along);
+    if constexpr (!along) return clear_row_ends<extent>(operand, elements);
     constexpr int panel = panel_of(extent), row = panel * 2, panels = X::lines * (extent / panel);
     const int of_line = extent / panel;
 #pragma unroll 1
@@ -140,6 +149,19 @@ struct Multiply {
       for (int at = first + int(threadIdx.x) % 128 * 16; at < X::line * row; at += 128 * 16) {
         store_shared(operand + at, {0.f, 0.f, 0.f, 0.f});
       }
+    }
+  }
+
+  // In one that is read along k: the end of each row of each line, to the next 16 bytes one by one.
+  template <int extent>
+  static __device__ void clear_row_ends(Address operand, int elements) {
+    constexpr int size = kLine / X::line;
+#pragma unroll 1
+    for (int i = int(threadIdx.x) % 128; i < X::lines * extent; i += 128) {
+      const Address line = operand + i / extent * extent * kLine;
+      int byte = max(elements - i / extent * X::line, 0) * size;
+      for (; byte % 16; ++byte) store_shared(line + swapped<kLine>(i % extent, byte), uint8_t(0));
+      for (; byte < kLine; byte += 16) store_shared(line + swapped<kLine>(i % extent, byte), {0.f, 0.f, 0.f, 0.f});
     }
   }
 

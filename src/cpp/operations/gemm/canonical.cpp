@@ -178,15 +178,19 @@ bool rows_lie_for_tma(Call& call) {
 void settle_matrices(Call& call) {
   Problem& p = call.problem;
   p.layout_a = layout_of(call.a, p.m, p.k, call.lda);
-  p.layout_b = layout_of(call.b, p.k, p.n, call.ldb);
+  Matrix b = call.b;  // of pairs the gates
+  if (p.interleaved && p.pairs == 'b') b.col *= 2;
+  p.layout_b = layout_of(b, p.k, p.n, call.ldb);
   // A folded column of single elements reads column-major too: D stays row-major, its rows as far apart as they are.
   if (p.layout_d == 't' && layout_of(call.d, p.m, p.n, call.ldd) != 't') call.ldd = call.d.row;
   p.align_a = alignment_of(call.a, call.lda * dtype_size(p.a), call, Role::a, &call.pointers_a);
-  p.align_b = alignment_of(call.b, call.ldb * dtype_size(p.b), call, Role::b, &call.pointers_b);
+  const int64_t lines_of_b = call.ldb | (p.layout_b == 'n' ? call.pairs.b : 0);
+  p.align_b = alignment_of(call.b, lines_of_b * dtype_size(p.b), call, Role::b, &call.pointers_b);
   p.align_d = alignment_of(call.d, call.ldd * dtype_size(p.d), call, Role::out, &call.pointers_d);
   settle(call.epilogue.c, p.layout_c, p.align_c, call, Role::c, &call.pointers_c);
   settle(call.epilogue.gate, p.layout_gate, p.align_gate, call, Role::gate);
   settle(call.epilogue.aux, p.layout_aux, p.align_aux, call, Role::aux);
+  if (p.interleaved && p.layout_aux) p.layout_aux = 'x';
 }
 
 void settle_vectors(Call& call) {
@@ -335,7 +339,9 @@ Call canonicalise(const Request& r, const Request& given) {
   p.layout_d = layout_of(call.d, m, n, ldd);
   // Products of these are sums themselves, in an order of a and b.
   const bool in_order = r.repeats == Repeats::row && (is_complex(p.accumulator) || p.operand_a == Dtype::tf32x3);
-  if (p.layout_d == 'n' && (in_order || r.gated) && n == 1) {
+  if (r.interleaved && extents.pairs == 'd') {
+    p.layout_d = 'x';
+  } else if (p.layout_d == 'n' && (in_order || r.gated) && n == 1) {
     p.layout_d = 't', ldd = std::max<int64_t>(call.d.row, 1);
   } else if (p.layout_d == 'n' && (p.block() > 1 || in_order || r.gated)) {
     p.layout_d = 'x';  // blocks or pairs of B's columns are none of A's rows: the product is not transposed
@@ -347,7 +353,7 @@ Call canonicalise(const Request& r, const Request& given) {
   if (m > kMostExtent || n > kMostExtent || batch > kMostExtent)
     refuse(Refusal("extents above " + std::to_string(kMostExtent) + " are not supported"));
   p.m = int32_t(m), p.n = int32_t(n), p.k = int32_t(extents.k), p.batch = int32_t(batch);
-  p.pairs = extents.pairs;
+  p.pairs = extents.pairs, p.interleaved = r.interleaved;
   call.pairs = pairs_of(call);
   settle_matrices(call);
   settle_vectors(call);
@@ -360,7 +366,8 @@ Call canonicalise(const Request& r, const Request& given) {
 
 CutlassPyPairs pairs_of(const Call& call) {
   const Problem& p = call.problem;
-  const auto behind = [&](bool has, const CutlassPyArray& x) { return has && is_there(x) ? p.n * x.col : 0; };
+  const int64_t columns = p.interleaved ? 1 : p.n;
+  const auto behind = [&](bool has, const CutlassPyArray& x) { return has && is_there(x) ? columns * x.col : 0; };
   const Epilogue& e = call.epilogue;
   const bool of_b = p.pairs == 'b';
   return {behind(of_b, call.b), behind(p.pairs == 'd', call.d), behind(p.pairs, e.aux), behind(of_b, e.bias),

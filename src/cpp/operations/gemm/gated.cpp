@@ -27,13 +27,13 @@ class Temporary {
   device::Stream stream_;
 };
 
-// Of the columns, which come in halves, the gates or the values.
-Operand half_of(const Operand& x, bool values) {
+// Of the columns the gates or the values.
+Operand half_of(const Operand& x, bool values, bool interleaved) {
   Operand half = x;
-  half.shape[x.rank - 1] /= 2;
-  if (values) {
-    half.data = static_cast<char*>(x.data) + half.shape[x.rank - 1] * x.strides[x.rank - 1] * dtype_size(x.dtype);
-  }
+  int64_t &columns = half.shape[x.rank - 1], &step = half.strides[x.rank - 1];
+  columns /= 2;
+  if (values) half.data = static_cast<char*>(x.data) + (interleaved ? 1 : columns) * step * dtype_size(x.dtype);
+  if (interleaved) step *= 2;
   return half;
 }
 
@@ -41,7 +41,7 @@ Operand half_of(const Operand& x, bool values) {
 Request product_of(const Request& given, const Operand& out) {
   Request r = given;
   r.bias_dtype = given.at(Role::out)->dtype;
-  r.gated = false, r.activation = Activation::identity;
+  r.gated = r.interleaved = false, r.activation = Activation::identity;
   r.out_dtype = Dtype::none, r.scale_out = kOne, r.has_scale_out = false;
   r.operands[int(Role::aux)] = r.operands[int(Role::scale_out)] = nullptr;
   r.operands[int(Role::out)] = &out;
@@ -52,7 +52,7 @@ Request product_of(const Request& given, const Operand& out) {
 Request function_of(const Request& given, const Operand& b, const Operand& x, Activation function, Role role,
                     const Operand* beside, const Operand& out, bool scaled) {
   Request r = given;
-  r.gated = false, r.activation = function, r.out_dtype = Dtype::none, r.splits = 0;
+  r.gated = r.interleaved = false, r.activation = function, r.out_dtype = Dtype::none, r.splits = 0;
   r.alpha = kZero, r.scale_a = r.scale_b = 1, r.has_scale_a = r.has_scale_b = r.has_beta = false;
   for (Role gone : {Role::alpha, Role::scale_a, Role::scale_b, Role::bias, Role::aux}) r.operands[int(gone)] = nullptr;
   if (!scaled) r.scale_out = kOne, r.has_scale_out = false, r.operands[int(Role::scale_out)] = nullptr;
@@ -69,6 +69,7 @@ void run_gated(const Request& r, const Call& call, device::Stream stream,
   const int64_t columns = b.shape[b.rank - 1];
   const Dtype wide = call.problem.accumulator == Dtype::f64 ? Dtype::f64 : Dtype::f32;
   const Temporary product(out, columns, wide, stream);
+  const auto half_of = [&](const Operand& x, bool values) { return cutlass_py::half_of(x, values, r.interleaved); };
   run(product_of(r, product.operand));
   if (call.problem.pairs == 'b') {
     const Operand half = half_of(b, false), gates = half_of(product.operand, false),

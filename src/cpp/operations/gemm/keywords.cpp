@@ -139,15 +139,20 @@ void read_gated(const Keywords& k, Request& r) {
   if (!PyUnicode_Check(k.gated.ptr())) {
     refuse_type(Refusal("gated", "is " + described_type(k.gated)).expects("a name such as 'silu'"));
   }
-  const std::string name = text_from(k.gated, "gated", "'silu'");
-  std::string known;
+  const std::string given = text_from(k.gated, "gated", "'silu'"), behind = "_interleaved";
+  std::string name = given, known;
+  if (name.size() > behind.size() && name.compare(name.size() - behind.size(), behind.size(), behind) == 0) {
+    name.resize(name.size() - behind.size());
+    r.interleaved = true;
+  }
   for (const ActivationRow& row : kActivations) {
     if (!row.derivative) continue;
     const char* function = row.name + 2;  // behind "d_"
     if (name == row.name || name == function) r.activation = Activation(activation_named(name)), r.gated = true;
     known += (known.empty() ? "'" : ", '") + std::string(function) + "'";
   }
-  if (!r.gated) refuse(Refusal("gated", "='" + name + "' is not one of " + known + ", or d_ and one of these"));
+  if (r.gated) return;
+  refuse(Refusal("gated", "='" + given + "' is not one of " + known + ", with d_ in front or _interleaved behind"));
 }
 
 int16_t splits_from(nb::handle value) {

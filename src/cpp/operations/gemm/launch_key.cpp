@@ -50,7 +50,7 @@ bool put(Key& key, const Request& r, bool jit) {
   key.put(uint64_t(uint16_t(r.splits)) | uint64_t(r.activation) << 16 | uint64_t(r.out_dtype) << 24 |
           uint64_t(r.has_beta) << 32 | uint64_t(r.has_scale_a) << 33 | uint64_t(r.has_scale_b) << 34 |
           uint64_t(r.has_scale_out) << 35 | uint64_t(r.repeats) << 36 | uint64_t(jit) << 38 | uint64_t(r.gated) << 39 |
-          word_of_numbers(r) << 40);
+          word_of_numbers(r) << 40 | uint64_t(r.interleaved) << 52);
   key.put(r.compute ? word_of(r.compute) : 0);
   for (double x : r.parameters) key.put(bits(x));
   for (int i = 0; i < kRoles; ++i) {

@@ -81,7 +81,8 @@ struct Problem {
   // Columns that are gates and values: 'b', of B, which has twice as many as D; 'd', of D, which has twice as many as
   // B.
   char pairs = 0;
-  uint8_t unused[3] = {};
+  bool interleaved = false;  // a value lies behind each gate; or all values behind all gates
+  uint8_t unused[2] = {};
   Device device;
   int32_t kernel = -1;  // the kernel asked for by name, as numbered by the caller
   int32_t user = -1;  // the epilogue that the user wrote and the kinds of its operands, as numbered in user_epilogue.h
@@ -251,10 +252,11 @@ struct Request {
   int16_t splits = 0;  // as in Problem
   Repeats repeats = Repeats::no;
   const UserRequest* user = nullptr;
-  bool gated = false;    // columns of b are gates and values; or, where the activation is a derivative, those of out
-  bool lists = false;    // a, b, c and out may be lists; the first extent of those that are is their length
-  bool uneven = false;   // the matrices of one are not alike
-  bool grouped = false;  // of a batch each product has a size of its own: it is no taller one
+  bool gated = false;  // columns of b are gates and values; or, where the activation is a derivative, those of out
+  bool interleaved = false;  // and lie as Problem says
+  bool lists = false;        // a, b, c and out may be lists; the first extent of those that are is their length
+  bool uneven = false;       // the matrices of one are not alike
+  bool grouped = false;      // of a batch each product has a size of its own: it is no taller one
 
   const Operand* at(Role role) const { return operands[int(role)]; }
   const ActivationRow& function() const { return kActivations[int(activation)]; }

@@ -61,6 +61,13 @@ std::vector<CutlassPyOperand> operands_of(const std::vector<UserOperand>& user) 
   return operands;
 }
 
+// Some bytes on; null stays null.
+template <class T>
+T* moved(T* data, int64_t bytes) {
+  using Byte = std::conditional_t<std::is_const_v<T>, const char, char>;
+  return data ? static_cast<Byte*>(data) + bytes : nullptr;
+}
+
 // A packed copy: rows padded to 16 bytes, so that TMA takes it.
 struct Packing {
   Matrix packed;
@@ -79,8 +86,26 @@ struct Packing {
   void run(const DevicePlan& plan, const CutlassPyArray& from, int64_t rows, int64_t cols, int64_t batch,
            const Scratch& scratch, Stream stream) {
     packed.data = scratch.at(offset);
-    check(elementwise().copy(&from, &packed, int32_t(element_size(from)), from.batch ? batch : 1, rows, cols, stream),
-          plan, "packing an operand");
+    copy(plan, from, packed, rows, cols, batch, stream);
+  }
+
+  // Of gates and values that alternate: all gates first.
+  void run_apart(const DevicePlan& plan, CutlassPyArray from, int64_t rows, int64_t pairs, int64_t batch,
+                 const Scratch& scratch, Stream stream) {
+    const int64_t size = element_size(from), next = from.col * size;
+    packed.data = scratch.at(offset);
+    Matrix to = packed;
+    from.col *= 2;
+    copy(plan, from, to, rows, pairs, batch, stream);
+    from.data = moved(from.data, next), to.data = moved(to.data, pairs * to.col * size);
+    copy(plan, from, to, rows, pairs, batch, stream);
+  }
+
+ private:
+  static void copy(const DevicePlan& plan, const CutlassPyArray& from, const CutlassPyArray& to, int64_t rows,
+                   int64_t cols, int64_t batch, Stream stream) {
+    check(elementwise().copy(&from, &to, int32_t(element_size(from)), from.batch ? batch : 1, rows, cols, stream), plan,
+          "packing an operand");
   }
 };
 
@@ -150,11 +175,11 @@ CutlassPyEpilogue summing(const Call& call) {
   return e;
 }
 
-// Some bytes on; null stays null.
-template <class T>
-T* moved(T* data, int64_t bytes) {
-  using Byte = std::conditional_t<std::is_const_v<T>, const char, char>;
-  return data ? static_cast<Byte*>(data) + bytes : nullptr;
+// What a kernel that joins pairs is told of vectors, which it reads by any stride: where the next gate lies.
+CutlassPyEpilogue epilogue_of(const Call& call) {
+  CutlassPyEpilogue e = call.epilogue;
+  if (call.problem.interleaved) e.bias.col *= 2, e.scale_b.col *= 2;
+  return e;
 }
 
 // What a kernel is told of the operands as they lie. The epilogue is the caller's to say.
@@ -186,7 +211,7 @@ class Run {
         g_(arguments_of(call)),
         launch_(plan.on(p_.device.id)) {
     launch_.stream = stream;
-    g_.epilogue = composed_ ? unfinished(call) : with_user(call.epilogue, user_);
+    g_.epilogue = composed_ ? unfinished(call) : with_user(epilogue_of(call), user_);
   }
 
   void operator()() {
@@ -262,7 +287,11 @@ class Run {
       g_.a = pack_a_->packed.data;
     }
     if (pack_b_) {
-      pack_b_->run(plan_, call_.b, p_.k, p_.columns_of_b(), p_.batch, scratch_, stream_);
+      if (p_.interleaved && p_.pairs == 'b') {
+        pack_b_->run_apart(plan_, call_.b, p_.k, p_.n, p_.batch, scratch_, stream_);
+      } else {
+        pack_b_->run(plan_, call_.b, p_.k, p_.columns_of_b(), p_.batch, scratch_, stream_);
+      }
       g_.b = pack_b_->packed.data;
     }
     if (pack_scales_) {
@@ -402,7 +431,7 @@ std::optional<CutlassPyGemm> single_launch(const Call& call, const DevicePlan& p
       nothing_to_do(call.problem))
     return std::nullopt;
   CutlassPyGemm g = arguments_of(call);
-  g.epilogue = call.epilogue;
+  g.epilogue = epilogue_of(call);
   const CutlassPyLaunch where = plan.on(call.problem.device.id);
   return plan.kernel->workspace_size(&g, &where) ? std::nullopt : std::optional(g);
 }

@@ -2,6 +2,7 @@
 
 #include <nanobind/stl/string.h>
 
+#include <algorithm>
 #include <optional>
 #include <string>
 
@@ -121,7 +122,28 @@ void tell_groups(Call& call, const Groups& groups, const Lines& lines) {
 
 }  // namespace
 
-nb::object grouped_gemm(nb::handle a, nb::handle b, const Asked& asked, const Keywords& keywords) {
+std::string described(const Problem& p) {
+  const nb::object text = nb::module_::import_("cutlass_py.operations.grouped_gemm.problem_text").attr("describe");
+  return nb::cast<std::string>(text(nb::cast(p)));
+}
+
+namespace {
+
+// Within `jit` it is no other problem, nor where arrays are aligned to more bytes.
+void check_same(Problem found, const Problem& planned) {
+  found.jit = planned.jit;
+  for (uint8_t Problem::* align : {&Problem::align_a, &Problem::align_b, &Problem::align_c, &Problem::align_d,
+                                   &Problem::align_bias, &Problem::align_gate, &Problem::align_aux}) {
+    found.*align = std::min(found.*align, planned.*align);
+  }
+  if (!(found == planned))
+    refuse(Refusal("these arrays make " + described(found)).hints("the plan is of " + described(planned)));
+}
+
+}  // namespace
+
+nb::object grouped_gemm(nb::handle a, nb::handle b, const Asked& asked, const Keywords& keywords,
+                        const Settled* settled) {
   const OperationScope operation("grouped_gemm");
   check_asked(a, b, keywords);
   Operands operands;
@@ -132,28 +154,31 @@ nb::object grouped_gemm(nb::handle a, nb::handle b, const Asked& asked, const Ke
   std::optional<NumbersView> rows;
   if (!asked.gather.is_none()) rows.emplace(operands, asked.gather, "gather"), rows->check_memory();
   check_devices(operands);
+  Workspace workspace;
+  if (settled) workspace.open(settled->workspace, operands[Role::a]->operand);
   Execution execution(operands, *operands[Role::a], operands[Role::out], keywords.stream);
   Request request = request_from(operands, keywords);
   std::optional<Gather> gather;
   if (rows) gather.emplace(request, **rows);
   const Groups groups = groups_of(request, *numbers);
   Call call = canonical_call(request, groups, *numbers, gather ? &*gather : nullptr, asked, keywords);
+  if (settled) check_same(call.problem, settled->problem);
   const Lines lines = (*numbers).on_host() ? read(groups, *numbers) : Lines();
   bool divided = execution.on_host();
   if (divided && !keywords.kernel.is_none()) plan_for(call.problem);  // refuses what is no kernel of groups
-  if (!divided && call.problem.told && !nothing_to_do(call.problem)) {
+  if (!divided && !settled && call.problem.told && !nothing_to_do(call.problem)) {
     divided = plan_during(execution, call.problem).divided;
   }
   if (gather && !nothing_to_do(call.problem)) {
-    if (!execution.on_host()) plan_during(execution, call.problem);  // may refuse: before anything is allocated
+    if (!execution.on_host() && !settled) plan_during(execution, call.problem);  // may refuse: before allocations
     *address_slot(call, Role::a, call.problem.transposed) = gather->run(execution);
   }
-  Workspace none;
   if (!divided) {
     if (call.problem.told) tell_groups(call, groups, lines);
-    run_call(execution, operands, call, nullptr, none);
+    run_call(execution, operands, call, settled ? &settled->plan : nullptr, workspace);
     return execution.finish(keywords.out);
   }
+  workspace.on(nullptr, operands, 0);
   Operand made;
   if (!request.at(Role::out)) {
     made = new_result(call);
@@ -186,8 +211,11 @@ auto with_call(nb::handle a, nb::handle b, const Asked& asked, const Keywords& k
   std::optional<Gather> gather;
   if (rows) gather.emplace(request, **rows);
   const Groups groups = groups_of(request, *numbers);
-  if ((*numbers).on_host() && !(*numbers).array->metadata_only) read(groups, *numbers);
-  return use(canonical_call(request, groups, *numbers, gather ? &*gather : nullptr, asked, keywords));
+  Lines lines(size_t(groups.count));
+  if ((*numbers).on_host() && !(*numbers).array->metadata_only) lines = read(groups, *numbers);
+  Call call = canonical_call(request, groups, *numbers, gather ? &*gather : nullptr, asked, keywords);
+  if (call.problem.told) tell_groups(call, groups, lines);
+  return use(call);
 }
 
 }  // namespace

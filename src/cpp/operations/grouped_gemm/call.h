@@ -2,6 +2,8 @@
 // kernel takes all.
 #pragma once
 
+#include <string>
+
 #include "operations/gemm/call.h"
 #include "operations/grouped_gemm/groups.h"
 
@@ -12,10 +14,21 @@ struct Asked {
   nb::handle offsets, sizes, gather, expected;
 };
 
-nb::object grouped_gemm(nb::handle a, nb::handle b, const Asked& asked, const Keywords& keywords);
+// A problem and the plan that was settled for it, with scratch of the caller's or None.
+struct Settled {
+  const Problem& problem;
+  const Plan& plan;
+  nb::handle workspace;
+};
+
+// `settled`: refused unless it is of the same problem; null where the plan table says how.
+nb::object grouped_gemm(nb::handle a, nb::handle b, const Asked& asked, const Keywords& keywords,
+                        const Settled* settled = nullptr);
 
 // The canonical problem of a call, without running it; operands may be TensorSpecs.
 Problem problem_of(nb::handle a, nb::handle b, const Asked& asked, const Keywords& keywords);
+
+std::string described(const Problem& problem);
 
 // Bytes of scratch that the call takes by a plan, as gemm's scratch_bytes_of.
 size_t scratch_bytes_of(nb::handle a, nb::handle b, const Asked& asked, const Keywords& keywords, nb::handle plan,

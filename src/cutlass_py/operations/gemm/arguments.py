@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ... import _core
@@ -38,6 +40,22 @@ class ProductArguments(Arguments):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _made_again, (type(self), self.a, self.b, self.keywords)
+
+
+def order_of_tiles(raster: str | None, swizzle: int | None) -> tuple[int, int]:
+    """As a launch is told; 0: as chosen. Refuses what is none."""
+    if raster not in tuple(RASTERS) or swizzle not in (None, *SWIZZLES):
+        raise ValueError(f"plan: raster is {raster!r}, swizzle is {swizzle!r}; expected 'm' or 'n', and 1, 2, 4 or 8")
+    return RASTERS[raster], swizzle or 0
+
+
+def scratch_of_plan(p: Problem, scratch_bytes: Callable[[Any, int], int]) -> int:
+    """What a problem takes by its plan: `scratch_bytes` of that and of a number of multiprocessors."""
+    from ...arrays.gpu import gpu_of
+    from ...dispatch.planning import plan
+
+    chosen, gpu = plan(p), gpu_of(p)
+    return 0 if gpu is None or chosen.provided else scratch_bytes(chosen, gpu.sm_count)
 
 
 def _made_again(kind: Any, a: Any, b: Any, keywords: dict[str, Any]) -> Any:
@@ -131,11 +149,8 @@ class GemmArguments(ProductArguments):
         Raises:
             As gemm; ValueError: these are lists of matrices, or the kernel's tiles have no order to choose.
         """
-        if raster not in tuple(RASTERS) or swizzle not in (None, *SWIZZLES):
-            raise ValueError(
-                f"plan: raster is {raster!r}, swizzle is {swizzle!r}; expected 'm' or 'n', and 1, 2, 4 or 8"
-            )
-        return _core.Prepared(self.a, self.b, {**self.keywords, "kernel": kernel}, RASTERS[raster], swizzle or 0)
+        order = order_of_tiles(raster, swizzle)
+        return _core.Prepared(self.a, self.b, {**self.keywords, "kernel": kernel}, *order)
 
     def workspace_size(self, *, kernel: Any = None) -> int:
         """Bytes of device memory that `run` needs beside the operands; 0 on the CPU. The kernel is compiled if need be.
@@ -143,14 +158,8 @@ class GemmArguments(ProductArguments):
         Raises:
             As gemm; ValueError: these are lists, whose scratch is the package's own.
         """
-        from ...arrays.gpu import gpu_of
-        from ...dispatch.planning import plan
-
         p = _core.problem(self.a, self.b, **self.keywords, kernel=kernel)
-        chosen, gpu = plan(p), gpu_of(p)
-        if gpu is None or chosen.provided:
-            return 0
-        return _core.scratch_bytes(self.a, self.b, self.keywords, chosen, gpu.sm_count)
+        return scratch_of_plan(p, partial(_core.scratch_bytes, self.a, self.b, self.keywords))
 
     def __repr__(self) -> str:
         return f"GemmArguments({describe(self.problem)})"

@@ -170,8 +170,9 @@ class Interface(operation.Interface):
         """A group may begin at any line: what it divides is read, and written, by single elements, or along the other
         axis."""
         a_along_k, b_along_k = self.layout[0] == "t", self.layout[1] == "n"
-        divides_a = (p.grouped == "m" and not a_along_k and not p.stacked) or (p.grouped == "k" and a_along_k)
-        divides_b = (p.grouped == "n" and not b_along_k and not p.stacked) or (p.grouped == "k" and b_along_k)
+        divided_k = p.grouped == "k" and self.grouping != "depth"  # our own find an element of a line by its number
+        divides_a = (p.grouped == "m" and not a_along_k and not p.stacked) or (divided_k and a_along_k)
+        divides_b = (p.grouped == "n" and not b_along_k and not p.stacked) or (divided_k and b_along_k)
         for name, divided, align in (("a", divides_a, self.align_a), ("b", divides_b, self.align_b)):
             if divided and (self.lean or align > 1):
                 return f"reads {name} by whole granules, at which not every group begins"

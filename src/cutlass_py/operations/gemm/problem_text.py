@@ -42,7 +42,7 @@ def _formula(p: Problem) -> str:
     elif p.aux:
         text += " (kept in aux)"
     if p.pairs:
-        text += " of gates and values"
+        text += " of gates and values" + (", by turns" if p.interleaved else "")
     if p.gate:
         text += f" * {p.activation}(gate)" if p.activation != "identity" else " * gate"
     elif p.activation != "identity" and not p.activation.startswith("d_"):

@@ -48,18 +48,24 @@ def _compute(call: KernelCall) -> None:
 
 
 def _gated(call: KernelCall, z: Any, wide: Any) -> None:
-    """Gates, then values: of the product, or of aux, whose gradients D then has."""
+    """Of gates and values: of the product, or of aux, whose gradients D then has."""
+
+    def parted(x: Any) -> Any:
+        return (x[..., ::2], x[..., 1::2]) if call.problem.interleaved else np.split(x, 2, axis=-1)
+
     name = call.activation.removeprefix("d_")
     function, derivative = ACTIVATION_FUNCTIONS[name], ACTIVATION_FUNCTIONS[f"d_{name}"]
     if call.problem.pairs == "b":
         if call.aux:
             store(host_array(call.aux), z)
-        gates, values = np.split(z, 2, axis=-1)
+        gates, values = parted(z)
         y = function(gates) * values
     else:
         assert call.aux
-        gates, values = np.split(_read(call.aux, wide), 2, axis=-1)
-        y = np.concatenate([z * values * derivative(gates), z * function(gates)], axis=-1)
+        gates, values = parted(_read(call.aux, wide))
+        y = np.empty((*z.shape[:-1], 2 * z.shape[-1]), wide)
+        of_gates, of_values = parted(y)
+        of_gates[...], of_values[...] = z * values * derivative(gates), z * function(gates)
     store(host_array(call.d), _scaled(y, call.scale_out))
 
 

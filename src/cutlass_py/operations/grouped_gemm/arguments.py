@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from ... import _core
 from ..._core import Problem
 from ...epilogues.activations import Activation
-from ..gemm.arguments import ProductArguments
+from ..gemm.arguments import ProductArguments, order_of_tiles, scratch_of_plan
 from .problem_text import describe
 
 
@@ -56,17 +57,57 @@ class GroupedArguments(ProductArguments):
             "out_dtype": out_dtype, "deterministic": deterministic,
         }  # fmt: skip
         self.keywords = {**groups, **product}
-        self.problem: Problem = _core.grouped_problem(a, b, offsets, sizes, expected, product, gather)
+        self._groups, self._product = groups, product
+        self.problem: Problem = self._problem(None)
+
+    def _problem(self, kernel: Any) -> Problem:
+        groups, product = self._groups, {**self._product, "kernel": kernel}
+        numbers = groups["offsets"], groups["sizes"], groups["expected"]
+        return _core.grouped_problem(self.a, self.b, *numbers, product, groups["gather"])
 
     def run(self, *, kernel: Any = None, stream: Any = None, workspace: Any = None) -> Any:
         """Run it: `grouped_gemm` on these operands.
 
+        Args:
+            kernel, stream: as in grouped_gemm.
+            workspace: as in Kernel.run.
+
         Raises:
-            As grouped_gemm; TypeError: a workspace is given, which these calls take from the package's own pool.
+            As grouped_gemm; ValueError: the workspace does not fit, or no kernel takes all groups.
         """
         if workspace is not None:
-            raise TypeError("run: workspace is given; expected none: grouped_gemm has no scratch of its caller's")
+            return self.plan(kernel=kernel)(stream=stream, workspace=workspace)
         return _core.grouped_gemm(self.a, self.b, **self.keywords, kernel=kernel, stream=stream)
+
+    def plan(
+        self, *, kernel: Any = None, raster: str | None = None, swizzle: int | None = None
+    ) -> _core.PreparedGroups:
+        """A call prepared: `plan(a, b, out, offsets=offsets)` runs it on new arrays, without choosing anew.
+
+        The plan keeps these operands as the defaults of its call; TensorSpecs do where every call brings arrays. New
+        arrays make the same problem, whose groups may be of any size.
+
+        Args:
+            kernel: as in grouped_gemm.
+            raster: "m" or "n", the axis along which a 3.x kernel's tiles follow each other; by default as chosen.
+            swizzle: 1, 2, 4 or 8: at most so many rows of tiles, or columns, side by side; likewise.
+
+        Raises:
+            As grouped_gemm; ValueError: no kernel takes all groups, or its tiles have no order to choose.
+        """
+        order = order_of_tiles(raster, swizzle)
+        return _core.PreparedGroups(self.a, self.b, self._groups, {**self._product, "kernel": kernel}, *order)
+
+    def workspace_size(self, *, kernel: Any = None) -> int:
+        """Bytes of device memory that `run` needs beside the operands; 0 on the CPU. The kernel is compiled if need be.
+
+        Raises:
+            As grouped_gemm; ValueError: no kernel takes all groups.
+        """
+        offsets, sizes, gather = (self._groups[name] for name in ("offsets", "sizes", "gather"))
+        operands = (self.a, self.b, offsets, sizes, gather)
+        scratch_bytes = partial(_core.grouped_scratch_bytes, *operands, self._product)
+        return scratch_of_plan(self._problem(kernel), scratch_bytes)
 
     def __repr__(self) -> str:
         return f"GroupedArguments({describe(self.problem)})"
