@@ -290,7 +290,7 @@ def call_facts(a: object, b: object, keywords: dict[str, Any]) -> dict[str, Any]
     """
 
 @overload
-def measure(problem: Problem, plans: Sequence[object], rounds: int) -> list[list[float]]:
+def measure(problem: Problem, plans: Sequence[object], rounds: int, group_ends: Sequence[int] = []) -> list[list[float]]:
     """
     Microseconds of each plan of a problem, on operands made up for it, from a cold cache: one number for each round, of which there are fewer where they take long; infinite where a plan does not run.
     """
@@ -993,6 +993,11 @@ def grouped_problem(a: object | None, b: object | None, offsets: object | None, 
 
 def grouped_scratch_bytes(a: object, b: object, offsets: object | None, sizes: object | None, gather: object | None, keywords: dict[str, Any], plan: object, sm_count: int) -> int:
     """As `scratch_bytes`, of a grouped_gemm call."""
+
+def group_ends(a: object | None, b: object | None, offsets: object | None, sizes: object | None, gather: object | None, keywords: dict[str, Any]) -> list[int]:
+    """
+    Where the groups of a grouped_gemm call end, or how long each is where each has a matrix; none of TensorSpecs. Waits for numbers on the device.
+    """
 
 class PreparedGroups:
     """

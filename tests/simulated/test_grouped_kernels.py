@@ -12,7 +12,7 @@ from reference import integers, rounded
 from simulator import streamed
 from sm90_kernels import GROUPED
 
-from cutlass_py import GroupedArguments, grouped_gemm, view
+from cutlass_py import GroupedArguments, TensorSpec, _core, grouped_gemm, tune, view
 from cutlass_py.declaration.config import SCHEDULES
 from cutlass_py.declaration.dtypes import DTYPES, compute_of
 from cutlass_py.declaration.families import find
@@ -255,6 +255,32 @@ def test_plans(on, rng, told):
         out.assert_rest_untouched()
     with pytest.raises(ValueError, match=f"workspace has {needed - 1} bytes; expected at least {needed}"):
         plan(workspace=on(aligned_bytes(needed - 1)))
+
+
+@pytest.mark.parametrize("told", [False, True])
+def test_tuning_knows_where_groups_end(on, monkeypatch, tmp_path, told):
+    monkeypatch.setenv("CUTLASS_PY_CACHE_DIR", str(tmp_path))
+    a, b = (on(np.ones(shape, "f4")) for shape in ((40, 64), (3, 64, 32)))
+    ends, given, measure = np.array([5, 5, 37], "i4"), [], _core.measure
+
+    def watched(*arguments, **keywords):
+        given.append(keywords)
+        return measure(*arguments, **keywords)
+
+    monkeypatch.setattr(_core, "measure", watched)
+    tune(GroupedArguments(a, b, offsets=ends if told else on(ends), compute="tf32"))
+    assert given and all(x == {"group_ends": [5, 5, 37]} for x in given)
+    wrong = GroupedArguments(a, b, offsets=on(ends[::-1].copy()))
+    with pytest.raises(ValueError, match=r"offsets\[1\] is 5 but offsets\[0\] is 37; expected no decrease"):
+        tune(wrong)
+    rows, sizes = on(np.arange(40, dtype="i4")), on(np.array([1, 2, 3], "i4"))
+    assert GroupedArguments(a, b, sizes=sizes, gather=rows).group_ends() == [1, 3, 6]
+    assert (
+        GroupedArguments(
+            TensorSpec((4, 8), "f32"), TensorSpec((2, 8, 8), "f32"), sizes=TensorSpec((2,), "s32")
+        ).group_ends()
+        == []
+    )
 
 
 def aligned_bytes(count: int) -> np.ndarray:

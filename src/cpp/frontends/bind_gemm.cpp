@@ -457,12 +457,13 @@ void bind_gemm(nb::module_& m) {
       "Operands and factors of a call with these keywords (of `problem`), as reproducer.py takes them.");
   m.def(
       "measure",
-      [](const Problem& problem, const std::vector<nb::object>& plans, int rounds) {
+      [](const Problem& problem, const std::vector<nb::object>& plans, int rounds,
+         const std::vector<int64_t>& group_ends) {
         std::vector<Plan> taken;
         for (const nb::object& plan : plans) taken.push_back(plan_from(plan, problem));
-        return measure(problem, taken, rounds);
+        return measure(problem, taken, rounds, group_ends);
       },
-      "problem"_a, "plans"_a, "rounds"_a,
+      "problem"_a, "plans"_a, "rounds"_a, "group_ends"_a = std::vector<int64_t>(),
       "Microseconds of each plan of a problem, on operands made up for it, from a cold cache: one number for each "
       "round, "
       "of which there are fewer where they take long; infinite where a plan does not run.");

@@ -1,5 +1,6 @@
 // What the extension has of grouped_gemm, in names and docstrings. No logic here.
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/vector.h>
 
 #include "arrays/gc_traverse.h"
 #include "frontends/bindings.h"
@@ -162,6 +163,15 @@ void bind_grouped_gemm(nb::module_& m) {
       },
       "a"_a, "b"_a, "offsets"_a.none(), "sizes"_a.none(), "gather"_a.none(), "keywords"_a, "plan"_a, "sm_count"_a,
       "As `scratch_bytes`, of a grouped_gemm call.");
+  m.def(
+      "group_ends",
+      [](nb::handle a, nb::handle b, nb::handle offsets, nb::handle sizes, nb::handle gather,
+         const nb::typed<nb::dict, nb::str, nb::any>& keywords) {
+        return grouping::ends_of(a, b, {offsets, sizes, gather, nb::none()}, keywords_from(keywords));
+      },
+      "a"_a.none(), "b"_a.none(), "offsets"_a.none(), "sizes"_a.none(), "gather"_a.none(), "keywords"_a,
+      "Where the groups of a grouped_gemm call end, or how long each is where each has a matrix; none of TensorSpecs. "
+      "Waits for numbers on the device.");
   bind_prepared_groups(m);
   m.def(
       "xla_grouped_gemm_handler",

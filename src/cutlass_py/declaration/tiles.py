@@ -357,8 +357,8 @@ SM90_GROUPED_BLOCK_LEAST: list[Design] = [
 SM90_DEEP: list[Design] = [
     *_lean(128, (128,), "I", "pingpongdeep", swaps=("",)),
     *_lean(64, (256,), "I", "pingpongdeep", swaps=("",)),
-    *_lean(128, (256,), "I", "coopdeep", swaps=("",)),
-    *_lean(256, (128,), "I", "coopdeep", swaps=("",)),
+    *_lean(128, (256,), "IMN", "coopdeep", swaps=("",)),
+    *_lean(256, (128,), "IMN", "coopdeep", swaps=("",)),
 ]
 SM90_DEEP_LEAST: list[Design] = _lean(128, (128,), "I", "pingpongdeep", swaps=("",))
 SM90_DEEP_PROMOTED: list[Design] = [

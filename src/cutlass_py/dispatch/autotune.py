@@ -15,7 +15,7 @@ from .. import _core
 from ..arrays.gpu import gpu_of
 from ..errors import CompileError, NoKernelError, ProviderError
 from ..kernels.kernel import CutlassKernel
-from ..kernels.operation import Problem, class_of, describe, operation_of, problem_asked
+from ..kernels.operation import Problem, arguments_asked, class_of, describe, operation_of
 from .candidates import Choice, best, rank
 from .launch_plan import launch_plan_of
 from .tuned import Entry, lookup, record
@@ -68,7 +68,8 @@ def tune(a: Any, b: Any = None, *, candidates: int = _CANDIDATES, **keywords: An
     the next call on, and in later processes: it goes to the user's table of this GPU (docs/tuning.md), but for kernels
     that were registered, which are measured anew wherever they are registered again. Choices run on
     random operands made up for the purpose, which takes as much memory as the problem has, and more where an operand is
-    broadcast along the batch; arrays that are given are looked at for their metadata alone. Within `jit`, declared
+    broadcast along the batch; arrays that are given are looked at for their metadata alone, but for numbers that tell
+    where groups end: groups are of these sizes, and of TensorSpecs of various. Within `jit`, declared
     kernels are tried too, and compiled; such a choice is taken within `jit`, or once its kernel is there. Waits for the
     device: not for use while any stream of the process is captured into a graph.
 
@@ -93,10 +94,11 @@ def tune(a: Any, b: Any = None, *, candidates: int = _CANDIDATES, **keywords: An
         raise TypeError(f"tune: candidates is {_core.described_type(candidates)}; expected a whole number")
     if operator.index(candidates) < 1:
         raise ValueError(f"tune: candidates is {candidates}; expected 1 or more")
-    p = problem_asked("tune", a, b, keywords)
+    args = arguments_asked("tune", a, b, keywords)
+    p = args.problem
     if p.user >= 0:
         raise ValueError("tune: epilogue= is not measured; tune the product alone, and name its kernel by kernel=")
-    return _tune(p, candidates, not _core.jit_allowed())
+    return _tune(p, candidates, not _core.jit_allowed(), ends=args.group_ends() if gpu_of(p) else ())
 
 
 @contextmanager
@@ -145,10 +147,13 @@ def tune_once(p: Problem, candidates: int) -> None:
         warnings.warn(f"cutlass_py: {describe(p)} is not tuned: {error}", RuntimeWarning, stacklevel=2)
 
 
-def _tune(p: Problem, candidates: int, compiled: bool, here: bool = False, quick: bool = False) -> Tuning:
+def _tune(
+    p: Problem, candidates: int, compiled: bool, here: bool = False, quick: bool = False, ends: Sequence[int] = ()
+) -> Tuning:
     """Measures the choices of a problem and records the fastest.
 
     Args:
+        ends: where groups end; of none, sizes are made up.
         here: what is found holds for this process alone.
         quick: the screening decides.
     """
@@ -167,11 +172,11 @@ def _tune(p: Problem, candidates: int, compiled: bool, here: bool = False, quick
         raise NoKernelError(f"tune: no kernel fits {describe(p)}")
     usual = replace(ranking[0], measured=False)
     unknown = [choice for choice in ranking[candidates:] if not choice.microseconds]  # nobody can rank them
-    screened = _measure(p, [usual, *ranking[1:candidates], *unknown], _SCREENING)
+    screened = _measure(p, [usual, *ranking[1:candidates], *unknown], _SCREENING, ends)
     measured = screened
     if not quick:
         finalists = in_every_order(p, (m.choice for m in screened[:_FINALISTS]))
-        measured = _measure(p, list(dict.fromkeys([*finalists, usual])), _ROUNDS)
+        measured = _measure(p, list(dict.fromkeys([*finalists, usual])), _ROUNDS, ends)
     default = next((m for m in measured if m.choice == usual), None)
     chosen = measured[0] if default is None or measured[0].microseconds < _MARGIN * default.microseconds else default
     seen = {m.choice for m in measured}
@@ -210,7 +215,7 @@ def in_every_order(p: Problem, choices: Iterable[Choice]) -> Iterator[Choice]:
                     yield replace(choice, raster=raster, swizzle=swizzle)
 
 
-def _measure(p: Any, choices: Sequence[Choice], rounds: int) -> list[Measurement]:
+def _measure(p: Any, choices: Sequence[Choice], rounds: int, ends: Sequence[int]) -> list[Measurement]:
     """Choices that ran, fastest first; what cannot be compiled or does not run is left out.
 
     Raises:
@@ -225,7 +230,7 @@ def _measure(p: Any, choices: Sequence[Choice], rounds: int) -> list[Measurement
             failure = error
     if failure and not plans:
         raise failure
-    times = _core.measure(p, [plan for _, plan in plans], rounds)
+    times = _core.measure(p, [plan for _, plan in plans], rounds, **({"group_ends": ends} if ends else {}))
     timed = [Measurement(choice, median(ours)) for (choice, _), ours in zip(plans, times, strict=True)]
     ran = [m for m in timed if isfinite(m.microseconds)]
     if not ran:

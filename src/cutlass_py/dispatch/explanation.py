@@ -7,7 +7,7 @@ from typing import Any
 
 from .. import _core
 from ..kernels.kernel import CutlassKernel, Kernel
-from ..kernels.operation import Problem, describe, operation_of, problem_asked
+from ..kernels.operation import Problem, arguments_asked, describe, operation_of
 from .candidates import Choice, rank
 from .rejections import not_compiled, rejected
 
@@ -166,7 +166,7 @@ def explain(a: Any, b: Any = None, **keywords: Any) -> Explanation:
     Raises:
         ValueError, TypeError: as GemmArguments; TypeError also where `b` is missing.
     """
-    p = problem_asked("explain", a, b, keywords)
+    p = arguments_asked("explain", a, b, keywords).problem
     text = describe(p)
     operation = operation_of(p)
     if note := operation.without_kernel(p):

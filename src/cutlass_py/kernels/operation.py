@@ -90,6 +90,10 @@ class Arguments(ABC):
         """Bytes of device memory that `run` needs beside the operands."""
         return 0
 
+    def group_ends(self) -> list[int]:
+        """Where groups end, as far as arrays say so, for `tune`; of most operations there are none."""
+        return []
+
 
 class KernelCall(Protocol):
     """One call in canonical form, as kernels in Python get it; the operation's own has its operands and keywords."""
@@ -320,15 +324,15 @@ def _named_arguments() -> str:
     return f"{operation_named(DEFAULT).arguments.__name__} or another operation's"
 
 
-def problem_asked(function: str, a: Any, b: Any, keywords: dict[str, Any]) -> Problem:
-    """The problem of a function that takes Arguments, or what those of the default operation are made of."""
+def arguments_asked(function: str, a: Any, b: Any, keywords: dict[str, Any]) -> Arguments:
+    """Those of a function that takes Arguments, or what those of the default operation are made of."""
     default: Any = operation_named(DEFAULT).arguments
     if b is not None:
-        problem: Problem = default(a, b, **keywords).problem
-        return problem
+        made: Arguments = default(a, b, **keywords)
+        return made
     if not isinstance(a, Arguments):
         found = f"a is {_core.described_type(a)} and b is missing"
         raise TypeError(f"{function}: {found}; expected both operands, or {_named_arguments()}")
     if keywords:
         raise TypeError(f"{function}: {', '.join(keywords)} belong into the {type(a).__name__}")
-    return a.problem
+    return a

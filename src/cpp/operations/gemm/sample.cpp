@@ -14,9 +14,10 @@ using device::Stream;
 // A call of the problem's class on memory of its own: layouts and alignments as the class says, and no better.
 class GemmSample final : public Sample {
  public:
-  GemmSample(const Problem& p, const std::vector<Plan>& plans, Stream stream, const GemmSample* like)
+  GemmSample(const Problem& p, const std::vector<Plan>& plans, Stream stream, const GemmSample* like,
+             const std::vector<int64_t>& group_ends)
       : p_(p), plans_(plans), stream_(stream), like_(like) {
-    call_.problem = p;
+    call_.problem = p, call_.group_ends = group_ends;
     each_array(call_, [&](Role role, CutlassPyArray& x) { x = operand(role); });
     call_.lda = leading(call_.a, p.layout_a), call_.ldb = leading(call_.b, p.layout_b);
     call_.ldd = leading(call_.d, p.layout_d);
@@ -117,6 +118,7 @@ class GemmSample final : public Sample {
   void lay_groups() {
     const int64_t total = p_.grouped == 'm' ? p_.m : p_.grouped == 'n' ? p_.n : p_.k;
     call_.groups = {nullptr, p_.stacked() ? CUTLASS_PY_GROUP_FIRST : CUTLASS_PY_GROUP_ENDS, 1, p_.grouped};
+    if (!call_.group_ends.empty()) return;
     // Of 0.3 to 1.7 times the mean, as they come.
     const auto weight = [](int64_t i) { return 3 + i * 7 % 11 * 14 / 10; };
     int64_t sum = 0, all = 0;
@@ -148,8 +150,12 @@ class GemmSample final : public Sample {
 
 }  // namespace
 
-std::vector<std::vector<float>> measure(const Problem& problem, const std::vector<Plan>& plans, int rounds) {
-  return measure<GemmSample>(problem, plans, rounds);
+std::vector<std::vector<float>> measure(const Problem& problem, const std::vector<Plan>& plans, int rounds,
+                                        const std::vector<int64_t>& group_ends) {
+  const MakeSample make = [&](Stream stream, const Sample* like) {
+    return std::make_unique<GemmSample>(problem, plans, stream, static_cast<const GemmSample*>(like), group_ends);
+  };
+  return measure(problem.device.id, plans.size(), make, rounds);
 }
 
 }  // namespace cutlass_py

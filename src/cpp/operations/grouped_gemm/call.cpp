@@ -191,7 +191,19 @@ nb::object grouped_gemm(nb::handle a, nb::handle b, const Asked& asked, const Ke
 
 namespace {
 
-// use(the canonical call of operands that may be TensorSpecs)
+// Numbers of the device as the host has them, which waits.
+Lines read_back(const Groups& groups, Numbers numbers) {
+  const Operand& x = *numbers.array;
+  const device::Guard guard(x.device.id);
+  std::vector<char> memory(size_t(x.shape[0]) * size_t(dtype_size(x.dtype)));
+  device::copy(memory.data(), x.data, memory.size(), device::own_stream(x.device.id));
+  device::synchronize();
+  Operand copied = x;
+  copied.data = memory.data(), numbers.array = &copied;
+  return read(groups, numbers);
+}
+
+// use(the canonical call of operands that may be TensorSpecs, its groups and the numbers that tell them)
 template <class Use>
 auto with_call(nb::handle a, nb::handle b, const Asked& asked, const Keywords& keywords, Use use) {
   const OperationScope operation("grouped_gemm");
@@ -215,19 +227,29 @@ auto with_call(nb::handle a, nb::handle b, const Asked& asked, const Keywords& k
   if ((*numbers).on_host() && !(*numbers).array->metadata_only) lines = read(groups, *numbers);
   Call call = canonical_call(request, groups, *numbers, gather ? &*gather : nullptr, asked, keywords);
   if (call.problem.told) tell_groups(call, groups, lines);
-  return use(call);
+  return use(call, groups, *numbers);
 }
 
 }  // namespace
 
 Problem problem_of(nb::handle a, nb::handle b, const Asked& asked, const Keywords& keywords) {
-  return with_call(a, b, asked, keywords, [](const Call& call) { return call.problem; });
+  return with_call(a, b, asked, keywords, [](const Call& call, auto&...) { return call.problem; });
 }
 
 size_t scratch_bytes_of(nb::handle a, nb::handle b, const Asked& asked, const Keywords& keywords, nb::handle plan,
                         int sm_count) {
   return with_call(a, b, asked, keywords,
-                   [&](const Call& call) { return cutlass_py::scratch_bytes_of(call, plan, sm_count); });
+                   [&](const Call& call, auto&...) { return cutlass_py::scratch_bytes_of(call, plan, sm_count); });
+}
+
+std::vector<int64_t> ends_of(nb::handle a, nb::handle b, const Asked& asked, const Keywords& keywords) {
+  return with_call(a, b, asked, keywords, [](const Call& call, const Groups& groups, const Numbers& numbers) {
+    std::vector<int64_t> ends;
+    if (numbers.array->metadata_only) return ends;
+    if (call.problem.told) return call.group_ends;
+    for (const auto& [begin, end] : read_back(groups, numbers)) ends.push_back(end);
+    return ends;
+  });
 }
 
 }  // namespace cutlass_py::grouping

@@ -28,6 +28,9 @@ nb::object grouped_gemm(nb::handle a, nb::handle b, const Asked& asked, const Ke
 // The canonical problem of a call, without running it; operands may be TensorSpecs.
 Problem problem_of(nb::handle a, nb::handle b, const Asked& asked, const Keywords& keywords);
 
+// Where the groups of such a call end, from memory of the host or the device, checked; empty of TensorSpecs.
+std::vector<int64_t> ends_of(nb::handle a, nb::handle b, const Asked& asked, const Keywords& keywords);
+
 std::string described(const Problem& problem);
 
 // Bytes of scratch that the call takes by a plan, as gemm's scratch_bytes_of.

@@ -104,10 +104,21 @@ class GroupedArguments(ProductArguments):
         Raises:
             As grouped_gemm; ValueError: no kernel takes all groups.
         """
-        offsets, sizes, gather = (self._groups[name] for name in ("offsets", "sizes", "gather"))
-        operands = (self.a, self.b, offsets, sizes, gather)
-        scratch_bytes = partial(_core.grouped_scratch_bytes, *operands, self._product)
+        scratch_bytes = partial(_core.grouped_scratch_bytes, *self._operands, self._product)
         return scratch_of_plan(self._problem(kernel), scratch_bytes)
+
+    @property
+    def _operands(self) -> tuple[Any, Any, Any, Any, Any]:
+        groups = self._groups
+        return self.a, self.b, groups["offsets"], groups["sizes"], groups["gather"]
+
+    def group_ends(self) -> list[int]:
+        """Where groups end; how long each is, where each has a matrix; of TensorSpecs none. Waits for the device.
+
+        Raises:
+            ValueError: the numbers do not fit.
+        """
+        return _core.group_ends(*self._operands, self._product)
 
     def __repr__(self) -> str:
         return f"GroupedArguments({describe(self.problem)})"
