@@ -218,6 +218,7 @@ void load(uint32_t to, const Map& map, uint32_t at, const int (&place)[3], uint3
     }
   };
   if (to % 128) wrong("a load goes to where it may not");
+  if (place[0] * int(map.size) % 16) wrong("a load begins within a granule: an illegal instruction");
   check_waited();
   if (cluster->chance()) return work();
   cluster->loads.push_back(work);
@@ -225,6 +226,7 @@ void load(uint32_t to, const Map& map, uint32_t at, const int (&place)[3], uint3
 
 void store(const Map& map, uint32_t from, const int (&place)[3]) {
   if (from % 128) wrong("a store comes from where it may not");
+  if (place[0] * int(map.size) % 16) wrong("a store begins within a granule: an illegal instruction");
   check_waited();
   const auto work = [=, x = place[0], y = place[1], z = place[2]] {
     box_elements(map, from, {x, y, z}, [&](char* to, uint32_t address) {

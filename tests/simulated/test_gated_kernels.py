@@ -140,10 +140,12 @@ def test_a_value_behind_each_gate(on, rng, name):
 
 
 @pytest.mark.parametrize("grouped", [False, True])
-def test_gates_and_values_are_parted_first(on, rng, grouped):
-    """Where rows of the matrix have them by turns."""
-    x, y = integers(rng, (sum(SIZES), 72), "bf16"), integers(rng, (len(SIZES), 72, 48), "bf16")
-    a, b = (typed(on, placed("numpy", z, "bf16", "aligned").array, "bf16") for z in (x, y if grouped else y[0]))
+def test_gates_and_values_are_packed_as_they_are(on, rng, grouped):
+    """Of weights whose rows begin within a granule; of groups also those that lie along n."""
+    x, y = integers(rng, (sum(SIZES), 36), "bf16"), integers(rng, (len(SIZES), 36, 48), "bf16")
+    a = typed(on, placed("numpy", x, "bf16", "aligned").array, "bf16")
+    how = "aligned" if grouped else "column"
+    b = typed(on, placed("numpy", y if grouped else y[0], "bf16", how).array, "bf16")
     out = placed("numpy", None, "bf16", "aligned", (sum(SIZES), 24))
     told, keywords = on(np.array(SIZES, "i4")), {"gated": "relu_interleaved", "out": typed(on, out.array, "bf16")}
     arguments = GroupedArguments(a, b, sizes=told, **keywords) if grouped else GemmArguments(a, b, **keywords)

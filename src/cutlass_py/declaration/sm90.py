@@ -255,8 +255,8 @@ def lean_declared() -> Iterator[GemmConfig]:
             yield _sm90((dtype, dtype), layout, d, "fusedc", design)
 
 
-# What groups of lines divide is read along k: a group may begin at any line. Groups of k are read along the other axis,
-# by lines of which each is of one group; but for operands that can be read along k alone.
+# Copies begin at whole granules, and a group at any line. What groups divide is read along k; where that is k itself,
+# operands are read along the other axis, but for those that can be read along k alone.
 _LINES, _DEEP = ("tn", "tt", "nn"), "nt"
 
 
@@ -304,9 +304,11 @@ def _grouped_fp8_core(pair: Pair) -> Iterator[GemmConfig]:
             yield _sm90(pair, "tn", d, "fused_scaled", design)
         for design in tiles.SM90_GROUPED_BLOCK_LEAST:
             yield _sm90(pair, "tn", d, "fused", design)
-    for d, design in product(("bf16", "f32"), tiles.SM90_DEEP_PROMOTED):
-        yield _sm90(pair, "tn", d, "fused_scaled", design)
-    for design in tiles.SM90_DEEP_LEAST:
+    for design in tiles.SM90_DEEP_PROMOTED if same else tiles.SM90_DEEP_PROMOTED_LEAST:
+        yield _sm90(pair, "tn", "bf16", "fused_scaled", design)
+    for design in tiles.SM90_DEEP_PROMOTED_LEAST:
+        yield _sm90(pair, "tn", "f32", "fused_scaled", design)
+    for design in tiles.SM90_DEEP_FAST if same else tiles.SM90_DEEP_LEAST:
         yield _sm90(pair, "tn", "bf16", "fused_scaled", design, "fast")
     if same:
         for design in tiles.SM90_GROUPED_PAIRS_PROMOTED:

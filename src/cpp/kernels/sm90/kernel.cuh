@@ -176,14 +176,13 @@ __device__ void compute_tiles(const typename Parts<X>::Given& p, const SharedMem
     const auto done = [&] {
       if constexpr (X::pingpong) arrive(shared.turn(warpgroup ^ 1));
     };
-    int elements = 0;
-    if constexpr (X::grouping == Grouping::depth) elements = tiles.end - tiles.begin;
+    const Within within = within_stages<X>(tiles);
     if constexpr (X::promoted) {
-      multiply.promoted_tile(sums, at, steps, done, elements);
+      multiply.promoted_tile(sums, at, steps, done, within);
     } else if constexpr (X::serial) {
       multiply.serial_tile(sums, at, p.steps, p.slice_steps, done);
     } else {
-      multiply.tile(sums, at, steps, done, elements);
+      multiply.tile(sums, at, steps, done, within);
     }
     finish_tile<X>(sums, epilogue, vectors, parts, tile);
   }

@@ -67,22 +67,35 @@ __device__ TileCorner corner_of(const Parameters& p, const AnyTiles& tiles, cons
   }
   return at;
 }
-// The stages of k of a tile, and where they begin.
+// Where the k of a tile begins. Along k copies begin at whole granules, and so within the group in front.
+template <class X, class AnyTiles>
+__device__ int depth_of(const AnyTiles& tiles) {
+  if constexpr (X::grouping == Grouping::depth) {
+    constexpr int unit = X::left_along ? 1 : kGranule * X::line / kLine;
+    return tiles.begin / unit * unit;
+  } else {
+    return 0;
+  }
+}
+// Its stages, and what of their elements is the group's.
 template <class X, class AnyTiles>
 __device__ Steps steps_of_tile(const Steps& all, const AnyTiles& tiles) {
   if constexpr (X::grouping == Grouping::depth) {
     constexpr int stage = X::lines * X::line;
-    return {0, (tiles.end - tiles.begin + stage - 1) / stage};
+    return {0, tiles.begin < tiles.end ? (tiles.end - depth_of<X>(tiles) + stage - 1) / stage : 0};
   } else {
     return all;
   }
 }
+struct Within {
+  int begin, end;
+};
 template <class X, class AnyTiles>
-__device__ int depth_of(const AnyTiles& tiles) {
+__device__ Within within_stages(const AnyTiles& tiles) {
   if constexpr (X::grouping == Grouping::depth) {
-    return tiles.begin;
+    return {tiles.begin - depth_of<X>(tiles), tiles.end - depth_of<X>(tiles)};
   } else {
-    return 0;
+    return {};
   }
 }
 

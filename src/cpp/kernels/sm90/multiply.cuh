@@ -53,10 +53,10 @@ struct Multiply {
     }
   }
 
-  // `done` is called as soon as no more products are to be queued. A group of k has so many elements.
+  // `done` is called as soon as no more products are to be queued. `within`: the elements of a group of k.
   template <class Done>
   __device__ void tile(Sums (&sums)[X::blocks], Pipeline<X>& at, const Steps& steps, Done done,
-                       int elements = 0) const {
+                       const Within& within = {}) const {
     if (X::split && steps.begin == steps.end) return clear(sums);
     // Of groups there may be no step; but sums written on a path of its own have ptxas wait behind every product.
     if constexpr (X::grouped) clear(sums);
@@ -66,7 +66,7 @@ struct Multiply {
       wait(shared.full(at.stage), at.parity);
       // Threads have written what products read; to say so themselves they would wait for copies on their way.
       if constexpr (X::unaligned) publish_to_copies();
-      if constexpr (X::grouping == Grouping::depth) end_group(at.stage, elements - step * X::lines * X::line);
+      if constexpr (X::grouping == Grouping::depth) keep_group(at.stage, within, step);
       begin_products();
 #pragma unroll
       for (int rows = 0; rows < X::blocks; ++rows) {
@@ -106,62 +106,69 @@ struct Multiply {
   // Sums of one line are held in a part, of 64 rows, and then added, times the factors of that line.
   template <class Done>
   __device__ void promoted_tile(Sums (&sums)[X::blocks], Pipeline<X>& at, const Steps& steps, Done done,
-                                int elements = 0) const {
+                                const Within& within = {}) const {
     static_assert(X::lines == 1);
     clear(sums);
     const Factors<X> factors{shared, first_row};
-    if constexpr (two_parts) {
-      // The last line of a group is zeroed while nothing is in flight.
-      const int last = X::grouping == Grouping::depth && elements % X::line ? steps.end - 1 : steps.end;
-      by_parts(sums, at, {steps.begin, last}, factors);
-      if (last < steps.end) {
-        wait(shared.full(at.stage), at.parity);
-        end_group(at.stage, elements % X::line);
-        by_parts(sums, at, {last, steps.end}, factors);
-      }
-    } else {
+    if constexpr (!two_parts) {
       static_assert(X::grouping != Grouping::depth);
       by_turns(sums, at, steps, factors);
+    } else if constexpr (X::grouping == Grouping::depth) {
+      // Lines that another group has a part of are on their own: nothing is in flight while that is zeroed.
+      const bool ends_within = within.end % X::line;
+      for (int line = 0; line < steps.end;) {
+        const bool shared_line = (line == 0 && within.begin) || (line == steps.end - 1 && ends_within);
+        const int end = shared_line ? line + 1 : steps.end - ends_within;
+        if (shared_line) wait(shared.full(at.stage), at.parity), keep_group(at.stage, within, line);
+        by_parts(sums, at, {line, end}, factors);
+        line = end;
+      }
+    } else {
+      by_parts(sums, at, steps, factors);
     }
     done();
   }
 
  private:
-  // Behind the end of a group of k lies the next one, which counts as zeros: in a stage that has so many elements left.
-  __device__ void end_group(int stage, int elements) const {
-    if (elements >= X::lines * X::line) return;
-    clear_behind<X::left_along, X::M>(shared.left(stage), elements);
-    clear_behind<X::right_along, X::N>(shared.right(stage), elements);
+  // In front of a group of k and behind it lie others, which count as zeros in a stage of its.
+  __device__ void keep_group(int stage, const Within& within, int step) const {
+    constexpr int elements = X::lines * X::line;
+    const Within here{within.begin - step * elements, within.end - step * elements};
+    if (here.begin <= 0 && here.end >= elements) return;
+    clear_outside<X::left_along, X::M>(shared.left(stage), here);
+    clear_outside<X::right_along, X::N>(shared.right(stage), here);
     publish_to_copies();
     named_barrier(warp_index() / 4);
   }
 
-  // Zeros from so many elements of a stage's k on, by all threads of a warpgroup. In an operand that is read along its
-  // rows: of each panel of a line what is left of its lines, however they are swizzled within.
+  // By all threads of a warpgroup. In an operand that is read along its rows, where groups begin with a stage: of each
+  // panel of a line what is left of its lines, however they are swizzled within.
   template <bool along, int extent>
-  static __device__ void clear_behind(Address operand, int elements) {
-    if constexpr (!along) return clear_row_ends<extent>(operand, elements);
+  static __device__ void clear_outside(Address operand, const Within& within) {
+    if constexpr (!along) return clear_row_ends<extent>(operand, within);
     constexpr int panel = panel_of(extent), row = panel * 2, panels = X::lines * (extent / panel);
     const int of_line = extent / panel;
 #pragma unroll 1
     for (int i = 0; i < panels; ++i, operand += X::line * row) {
-      const int first = max(elements - i / of_line * X::line, 0) * row;
+      const int first = max(within.end - i / of_line * X::line, 0) * row;  // or behind this one
       for (int at = first + int(threadIdx.x) % 128 * 16; at < X::line * row; at += 128 * 16) {
         store_shared(operand + at, {0.f, 0.f, 0.f, 0.f});
       }
     }
   }
-
-  // In one that is read along k: the end of each row of each line, to the next 16 bytes one by one.
+  // In one that is read along k: of each row of each line the first bytes, less than a granule, and from the end on to
+  // the next granule one by one, then by granules.
   template <int extent>
-  static __device__ void clear_row_ends(Address operand, int elements) {
+  static __device__ void clear_row_ends(Address operand, const Within& within) {
     constexpr int size = kLine / X::line;
 #pragma unroll 1
     for (int i = int(threadIdx.x) % 128; i < X::lines * extent; i += 128) {
-      const Address line = operand + i / extent * extent * kLine;
-      int byte = max(elements - i / extent * X::line, 0) * size;
-      for (; byte % 16; ++byte) store_shared(line + swapped<kLine>(i % extent, byte), uint8_t(0));
-      for (; byte < kLine; byte += 16) store_shared(line + swapped<kLine>(i % extent, byte), {0.f, 0.f, 0.f, 0.f});
+      const int row = i % extent, line = i / extent;
+      const auto at = [&](int byte) { return operand + line * extent * kLine + swapped<kLine>(row, byte); };
+      for (int byte = 0; line == 0 && byte < within.begin * size; ++byte) store_shared(at(byte), uint8_t(0));
+      int byte = min(max(within.end - line * X::line, 0), X::line) * size;
+      for (; byte % kGranule; ++byte) store_shared(at(byte), uint8_t(0));
+      for (; byte < kLine; byte += kGranule) store_shared(at(byte), {0.f, 0.f, 0.f, 0.f});
     }
   }
 

@@ -61,13 +61,6 @@ std::vector<CutlassPyOperand> operands_of(const std::vector<UserOperand>& user) 
   return operands;
 }
 
-// Some bytes on; null stays null.
-template <class T>
-T* moved(T* data, int64_t bytes) {
-  using Byte = std::conditional_t<std::is_const_v<T>, const char, char>;
-  return data ? static_cast<Byte*>(data) + bytes : nullptr;
-}
-
 // A packed copy: rows padded to 16 bytes, so that TMA takes it.
 struct Packing {
   Matrix packed;
@@ -86,26 +79,8 @@ struct Packing {
   void run(const DevicePlan& plan, const CutlassPyArray& from, int64_t rows, int64_t cols, int64_t batch,
            const Scratch& scratch, Stream stream) {
     packed.data = scratch.at(offset);
-    copy(plan, from, packed, rows, cols, batch, stream);
-  }
-
-  // Of gates and values that alternate: all gates first.
-  void run_apart(const DevicePlan& plan, CutlassPyArray from, int64_t rows, int64_t pairs, int64_t batch,
-                 const Scratch& scratch, Stream stream) {
-    const int64_t size = element_size(from), next = from.col * size;
-    packed.data = scratch.at(offset);
-    Matrix to = packed;
-    from.col *= 2;
-    copy(plan, from, to, rows, pairs, batch, stream);
-    from.data = moved(from.data, next), to.data = moved(to.data, pairs * to.col * size);
-    copy(plan, from, to, rows, pairs, batch, stream);
-  }
-
- private:
-  static void copy(const DevicePlan& plan, const CutlassPyArray& from, const CutlassPyArray& to, int64_t rows,
-                   int64_t cols, int64_t batch, Stream stream) {
-    check(elementwise().copy(&from, &to, int32_t(element_size(from)), from.batch ? batch : 1, rows, cols, stream), plan,
-          "packing an operand");
+    check(elementwise().copy(&from, &packed, int32_t(element_size(from)), from.batch ? batch : 1, rows, cols, stream),
+          plan, "packing an operand");
   }
 };
 
@@ -175,6 +150,13 @@ CutlassPyEpilogue summing(const Call& call) {
   return e;
 }
 
+// Some bytes on; null stays null.
+template <class T>
+T* moved(T* data, int64_t bytes) {
+  using Byte = std::conditional_t<std::is_const_v<T>, const char, char>;
+  return data ? static_cast<Byte*>(data) + bytes : nullptr;
+}
+
 // What a kernel that joins pairs is told of vectors, which it reads by any stride: where the next gate lies.
 CutlassPyEpilogue epilogue_of(const Call& call) {
   CutlassPyEpilogue e = call.epilogue;
@@ -238,8 +220,8 @@ class Run {
       pack_scales_.emplace(call_.epilogue.scale_a, 'n', p_.m, blocks_of(p_.k), p_.batch, scratch_);
     }
     if (pack_a_) g_.lda = pack_a_->ld, g_.batch_a = pack_a_->packed.batch;
-    if (pack_b_) g_.ldb = pack_b_->ld, g_.batch_b = pack_b_->packed.batch;
-    if (pack_b_ && g_.pairs.b) g_.pairs.b = p_.n * pack_b_->packed.col;
+    if (pack_b_) g_.ldb = pack_b_->ld * (p_.interleaved ? 2 : 1), g_.batch_b = pack_b_->packed.batch;
+    if (pack_b_ && g_.pairs.b) g_.pairs.b = (p_.interleaved ? 1 : p_.n) * pack_b_->packed.col;
     if (pack_scales_) g_.epilogue.scale_a = pack_scales_->packed;  // no address yet
     product_.dtype = int32_t(p_.accumulator);
     if (plan_.kernel && composed_) {
@@ -287,11 +269,7 @@ class Run {
       g_.a = pack_a_->packed.data;
     }
     if (pack_b_) {
-      if (p_.interleaved && p_.pairs == 'b') {
-        pack_b_->run_apart(plan_, call_.b, p_.k, p_.n, p_.batch, scratch_, stream_);
-      } else {
-        pack_b_->run(plan_, call_.b, p_.k, p_.columns_of_b(), p_.batch, scratch_, stream_);
-      }
+      pack_b_->run(plan_, call_.b, p_.k, p_.columns_of_b(), p_.batch, scratch_, stream_);
       g_.b = pack_b_->packed.data;
     }
     if (pack_scales_) {

@@ -162,6 +162,10 @@ class Interface(operation.Interface):
             return f"computes {words[self.epilogue.pairs]}; asked for are {words[p.pairs]}"
         if p.pairs and p.empty_product:
             return "multiplies; there is no product"
+        if p.pairs == "b" and p.interleaved and self.layout[1] != "n":
+            return "reads b along n, where values lie between gates"
+        if p.pairs == "b" and p.interleaved and p.layout_b != "n" and not p.grouped:  # groups cannot go through memory
+            return "would have to turn b around, for longer than the product goes through memory"
         if p.pairs == "b" and self.layout[1] == "t" and p.n % self.align_b:
             return f"reads values by whole granules of {self.align_b} elements behind {p.n} gates"
         return None
