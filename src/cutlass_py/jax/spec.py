@@ -43,7 +43,7 @@ class Spec:
         out_dtype: of D.
         aux: what is written there, absent where aux is read or not asked for; likewise bias_grad.
         gated: the activation is that of gates, columns of b (of D and aux, where it is a derivative) before the values.
-        interleaved: a value lies behind each gate instead.
+        interleaved: gates and values alternate there.
         alpha, beta, scale_a, scale_b, scale_out: the numbers; 1 where an array takes their place.
         compute, splits, deterministic, batch_invariant, kernel: as in gemm, the kernel by name.
     """
