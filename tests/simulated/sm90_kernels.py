@@ -137,6 +137,7 @@ GROUPED = [
     # groups of k that begin and end within a line
     "sm90_grouped_e4m3_e5m2_f32_f32_tn_64x128x128_1x1x1_leanpingpongdeep_fused_scaled",
     "sm90_grouped_e4m3_e4m3_f32_bf16_tn_128x128x128_1x1x1_leancoopdeep_fused_scaled",
+    "sm90_grouped_e4m3_e4m3_f32_bf16_tn_128x192x128_1x1x1_leancoopdeep_fused_scaled",
     "sm90_grouped_e5m2_e4m3_fast_bf16_tn_128x128x128_1x1x1_leanpingpongdeep_fused_scaled",
     "sm90_grouped_s8_s8_s32_s32_tn_128x128x128_1x1x1_leanpingpongdeep_linear",
     "sm90_grouped_tf32_tf32_f32_f32_tn_128x128x32_1x1x1_leanpingpongdeep_fused",

@@ -111,8 +111,7 @@ struct Multiply {
     clear(sums);
     const Factors<X> factors{shared, first_row};
     if constexpr (!two_parts) {
-      static_assert(X::grouping != Grouping::depth);
-      by_turns(sums, at, steps, factors);
+      by_turns(sums, at, steps, factors, within);
     } else if constexpr (X::grouping == Grouping::depth) {
       // Lines that another group has a part of are on their own: nothing is in flight while that is zeroed.
       const bool ends_within = within.end % X::line;
@@ -150,7 +149,7 @@ struct Multiply {
     const int of_line = extent / panel;
 #pragma unroll 1
     for (int i = 0; i < panels; ++i, operand += X::line * row) {
-      const int first = max(within.end - i / of_line * X::line, 0) * row;  // or behind this one
+      const int first = max(within.end - i / of_line * X::line, 0) * row;
       for (int at = first + int(threadIdx.x) % 128 * 16; at < X::line * row; at += 128 * 16) {
         store_shared(operand + at, {0.f, 0.f, 0.f, 0.f});
       }
@@ -250,8 +249,8 @@ struct Multiply {
   }
 
   // Two warpgroups, of which one adds while the products of the other run.
-  __device__ void by_turns(Sums (&sums)[X::blocks], Pipeline<X>& at, const Steps& steps,
-                           const Factors<X>& factors) const {
+  __device__ void by_turns(Sums (&sums)[X::blocks], Pipeline<X>& at, const Steps& steps, const Factors<X>& factors,
+                           const Within& within) const {
     static_assert(two_parts || !X::pingpong, "warpgroups with a tile each do not wait for each other");
     constexpr int last = X::blocks - 1;
     const int warpgroup = first_row != 0;
@@ -259,6 +258,7 @@ struct Multiply {
     if (warpgroup == 1 && steps.begin < steps.end) arrive_at_named_barrier(kTurn, 2 * 128);
     for (int step = steps.begin; step < steps.end; ++step, at.advance()) {
       wait(shared.full(at.stage), at.parity);
+      if constexpr (X::grouping == Grouping::depth) keep_group(at.stage, within, step);
 #pragma unroll
       for (int rows = 0; rows < X::blocks; ++rows) {
         named_barrier(kTurn + warpgroup, 2 * 128);
