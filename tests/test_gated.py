@@ -79,6 +79,23 @@ def test_a_value_behind_each_gate(draw, function):
     np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("gated", ["relu", "relu_interleaved"])
+def test_one_pair_of_columns(draw, gated):
+    """Whose two may lie anywhere."""
+    a, b = draw(M, K), draw(K, 2)
+    z = a.astype("f8") @ b
+    for begin, step in ((0, 2), (3, -1), (3, -3)):
+        memory = np.full((M, 6), 7, "f4")
+        aux = memory[:, begin::step][:, :2]
+        d = gemm(a, b, gated=gated, aux=aux)
+        np.testing.assert_allclose(aux, z, rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(d, np.maximum(z[:, :1], 0) * z[:, 1:], rtol=1e-5, atol=1e-5)
+        assert (memory == 7).sum() == 4 * M
+        found = gemm(a, b[:, :1], gated=f"d_{gated}", aux=aux, out=np.asfortranarray(np.empty((M, 2), "f4")))
+        wanted = np.hstack([z[:, :1] * z[:, 1:] * (z[:, :1] > 0), z[:, :1] * np.maximum(z[:, :1], 0)])
+        np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-4)
+
+
 def test_strides_and_batches(draw):
     a, b = draw(2, 3, M, K), draw(K, 2 * N)
     wanted = gated("silu", a.astype("f8") @ b)

@@ -363,24 +363,35 @@ def test_a_plan_of_groups_is_of_one_problem(rng):
     wrong = [
         (ValueError, "these arrays make 3 groups of rows of a: (6, 4, 5) tt", {"a": a[:6], "sizes": sizes // 2}),
         (ValueError, r"f32 @ f32 -> f32 on cpu; the plan is of 3 groups", {"a": a.astype("f4"), "b": b.astype("f4")}),
-        (ValueError, "the plan is of 3 groups", {"bias": np.ones((3, 4))}),
+        (ValueError, "bias is given; the plan was made without such an array", {"bias": np.ones((3, 4))}),
         (ValueError, "offsets is given beside sizes", {"offsets": np.cumsum(sizes, dtype="i4")}),
         (ValueError, r"sizes\[1\] is -1; expected 0 to 7", {"sizes": np.array([2, -1, 5], "i4")}),
         (TypeError, "workspace is an int; expected", {"workspace": 1}),
+        (ValueError, "alpha is given; the plan was made without such an array", {"alpha": 3.0}),
+        (ValueError, "scale_a is given; the plan was made without such an array", {"scale_a": np.ones(7)}),
+        (ValueError, "gather is given; the plan was made without such an array", {"gather": np.zeros(7, "i4")}),
     ]
     for error, message, given in wrong:
         with pytest.raises(error, match=re.escape(message) if "[" not in message else message):
             plan(**given)
-    close(plan(), grouped_gemm(a, b, sizes=sizes))
+    spread, out = np.zeros((7, 11))[:, 1:6], np.empty((7, 9))[:, 1:5]
+    spread[...] = a
+    with cutlass_py.batch_invariant():
+        close(plan(spread, out=out), grouped_gemm(a, b, sizes=sizes))
 
 
 def test_what_orders_tiles_is_refused_where_there_are_none(rng):
     arguments = GroupedArguments(rng.standard_normal((7, 5)), rng.standard_normal((5, 4)), offsets=np.array([5], "i8"))
-    with pytest.raises(ValueError, match="raster or swizzle is given; the order of tiles is 3.x kernels'"):
+    with pytest.raises(
+        ValueError, match="grouped_gemm: raster or swizzle is given; the order of tiles is 3.x kernels'"
+    ):
         arguments.plan(swizzle=2)
     with pytest.raises(ValueError, match="plan: raster is 'k', swizzle is None; expected 'm' or 'n', and 1, 2, 4 or 8"):
         arguments.plan(raster="k")
     assert arguments.workspace_size() == 0
+    for ask in (arguments.plan, arguments.workspace_size):
+        with pytest.raises(ValueError, match="grouped_gemm: kernel cpu_gemm_numpy does not fit"):
+            ask(kernel=CPU)
 
 
 def test_a_plan_of_groups_is_collected():

@@ -195,6 +195,12 @@ WIDE_C = {name: OperandMetadata("f64") for name in ("a", "b", "d")} | {"c": Oper
         ),
         ({}, GemmArguments(HOST, HOST, alpha=0.0), "multiplies; there is no product"),
         ({}, GemmArguments(HOST, HOST, c=HOST), "does not read c; c is given"),
+        ({"epilogue": "fused_gated"}, GemmArguments(HOST, HOST, gated="relu"), None),
+        (
+            {"epilogue": "fused_gated"},
+            GemmArguments(HOST, HOST, gated="relu_interleaved"),
+            "takes gates, then values; here a value lies behind each gate",
+        ),
     ],
 )
 def test_metadata_decide_by_themselves(fields, args, reason):

@@ -292,7 +292,7 @@ def call_facts(a: object, b: object, keywords: dict[str, Any]) -> dict[str, Any]
 @overload
 def measure(problem: Problem, plans: Sequence[object], rounds: int, group_ends: Sequence[int] = []) -> list[list[float]]:
     """
-    Microseconds of each plan of a problem, on operands made up for it, from a cold cache: one number for each round, of which there are fewer where they take long; infinite where a plan does not run.
+    Microseconds of each plan of a problem, on operands made up for it, from a cold cache: one number for each round, of which there are fewer where they take long; infinite where a plan does not run. Groups end at `group_ends`; without these their sizes are made up, too.
     """
 
 @overload
@@ -996,12 +996,12 @@ def grouped_scratch_bytes(a: object, b: object, offsets: object | None, sizes: o
 
 def group_ends(a: object | None, b: object | None, offsets: object | None, sizes: object | None, gather: object | None, keywords: dict[str, Any]) -> list[int]:
     """
-    Where the groups of a grouped_gemm call end, or how long each is where each has a matrix; none of TensorSpecs. Waits for numbers on the device.
+    Where the groups of a grouped_gemm call end, or how many first rows of each matrix are in use; empty where a TensorSpec tells groups apart. Waits for numbers on the device.
     """
 
 class PreparedGroups:
     """
-    A grouped_gemm call whose legality and plan are settled; made by GroupedArguments.plan. Calling it with arrays of the same problem launches it on them: wherever its groups begin, and of any leading dimension.
+    A grouped_gemm call whose legality and plan are settled; made by GroupedArguments.plan. Calling it with arrays of the same problem launches it on them: wherever its groups begin, and of any leading dimension that is aligned as the plan's.
     """
 
     def __init__(self, a: object, b: object, groups: dict[str, Any], keywords: dict[str, Any], raster: int, swizzle: int) -> None: ...
@@ -1025,8 +1025,9 @@ class PreparedGroups:
             As grouped_gemm.
 
         Raises:
-            ValueError: the arrays make another problem than the plan is of; overlap; a workspace that does not fit.
-            TypeError: no array, or one of another dtype.
+            ValueError: the arrays make another problem than the plan is of, or one has no place in it; overlap; a workspace
+                that does not fit.
+            TypeError: no array, or dtypes that do not go together.
             CudaError: a CUDA or CUTLASS call failed.
         """
 

@@ -255,6 +255,11 @@ def test_plans(on, rng, told):
         out.assert_rest_untouched()
     with pytest.raises(ValueError, match=f"workspace has {needed - 1} bytes; expected at least {needed}"):
         plan(workspace=on(aligned_bytes(needed - 1)))
+    with pytest.raises(ValueError, match="out is aligned to [248] bytes; the plan takes 16"):
+        plan(out=typed(on, placed("numpy", None, "bf16", "row", (205, 137)).array[:, 1:], "bf16"))
+    elsewhere = on(np.array([1, 2, 3, 4], "i4")) if told else np.array([1, 2, 3, 4], "i4")
+    with pytest.raises(ValueError, match="sizes is (on the device|in host memory); the plan takes numbers"):
+        plan(sizes=elsewhere)
 
 
 @pytest.mark.parametrize("told", [False, True])
@@ -270,6 +275,8 @@ def test_tuning_knows_where_groups_end(on, monkeypatch, tmp_path, told):
     monkeypatch.setattr(_core, "measure", watched)
     tune(GroupedArguments(a, b, offsets=ends if told else on(ends), compute="tf32"))
     assert given and all(x == {"group_ends": [5, 5, 37]} for x in given)
+    with pytest.raises(ValueError, match="group_ends has 2 numbers; expected 3"):
+        measure(GroupedArguments(a, b, offsets=on(ends)).problem, [], 1, group_ends=[5, 5])
     wrong = GroupedArguments(a, b, offsets=on(ends[::-1].copy()))
     with pytest.raises(ValueError, match=r"offsets\[1\] is 5 but offsets\[0\] is 37; expected no decrease"):
         tune(wrong)

@@ -466,7 +466,8 @@ void bind_gemm(nb::module_& m) {
       "problem"_a, "plans"_a, "rounds"_a, "group_ends"_a = std::vector<int64_t>(),
       "Microseconds of each plan of a problem, on operands made up for it, from a cold cache: one number for each "
       "round, "
-      "of which there are fewer where they take long; infinite where a plan does not run.");
+      "of which there are fewer where they take long; infinite where a plan does not run. Groups end at `group_ends`; "
+      "without these their sizes are made up, too.");
   bind_estimate(m);
   bind_routes(m);
   bind_problem(m);

@@ -87,21 +87,22 @@ Returns:
     As grouped_gemm.
 
 Raises:
-    ValueError: the arrays make another problem than the plan is of; overlap; a workspace that does not fit.
-    TypeError: no array, or one of another dtype.
+    ValueError: the arrays make another problem than the plan is of, or one has no place in it; overlap; a workspace
+        that does not fit.
+    TypeError: no array, or dtypes that do not go together.
     CudaError: a CUDA or CUTLASS call failed.)";
 
 void bind_prepared_groups(nb::module_& m) {
   nb::class_<PreparedGroups>(
       m, "PreparedGroups", nb::type_slots(collected<PreparedGroups>()),
       "A grouped_gemm call whose legality and plan are settled; made by GroupedArguments.plan. Calling it with arrays "
-      "of the same problem launches it on them: wherever its groups begin, and of any leading dimension.")
+      "of the same problem launches it on them: wherever its groups begin, and of any leading dimension that is "
+      "aligned as the plan's.")
       .def(
           "__init__",
           [](PreparedGroups* self, nb::object a, nb::object b, nb::typed<nb::dict, nb::str, nb::any> groups,
-             nb::typed<nb::dict, nb::str, nb::any> keywords, int raster, int swizzle) {
-            new (self) PreparedGroups(std::move(a), std::move(b), std::move(groups), keywords, raster, swizzle);
-          },
+             nb::typed<nb::dict, nb::str, nb::any> keywords, int raster,
+             int swizzle) { new (self) PreparedGroups(std::move(a), std::move(b), groups, keywords, raster, swizzle); },
           "a"_a, "b"_a, "groups"_a, "keywords"_a, "raster"_a, "swizzle"_a)
       .def(
           "__call__",
@@ -170,8 +171,8 @@ void bind_grouped_gemm(nb::module_& m) {
         return grouping::ends_of(a, b, {offsets, sizes, gather, nb::none()}, keywords_from(keywords));
       },
       "a"_a.none(), "b"_a.none(), "offsets"_a.none(), "sizes"_a.none(), "gather"_a.none(), "keywords"_a,
-      "Where the groups of a grouped_gemm call end, or how long each is where each has a matrix; none of TensorSpecs. "
-      "Waits for numbers on the device.");
+      "Where the groups of a grouped_gemm call end, or how many first rows of each matrix are in use; empty where a "
+      "TensorSpec tells groups apart. Waits for numbers on the device.");
   bind_prepared_groups(m);
   m.def(
       "xla_grouped_gemm_handler",

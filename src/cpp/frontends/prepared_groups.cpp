@@ -10,18 +10,24 @@ grouping::Asked asked_from(const nb::dict& groups) {
   return {value("offsets"), value("sizes"), value("gather"), value("expected")};
 }
 
+[[noreturn]] void refuse_array(const char* name) {
+  refuse(Refusal(name, "is given").hints("the plan was made without such an array"));
+}
+
 }  // namespace
 
-PreparedGroups::PreparedGroups(nb::object a, nb::object b, nb::dict groups, const nb::dict& keywords, int raster,
+PreparedGroups::PreparedGroups(nb::object a, nb::object b, const nb::dict& groups, const nb::dict& keywords, int raster,
                                int swizzle)
     : a_(std::move(a)),
       b_(std::move(b)),
-      groups_(std::move(groups)),
+      groups_(groups.values()),
       kept_(keywords.values()),
+      asked_(asked_from(groups)),
       keywords_(keywords_from(keywords)),
-      problem_(grouping::problem_of(a_, b_, asked_from(groups_), keywords_)) {
-  plan_ = plan_for(problem_);
-  if (plan_.divided) refuse(no_single_plan(problem_));
+      planned_(grouping::planned_of(a_, b_, asked_, keywords_)) {
+  const OperationScope operation("grouped_gemm");
+  plan_ = plan_for(problem());
+  if (plan_.divided) refuse(no_single_plan(problem()));
   set_order(plan_, raster, swizzle);
 }
 
@@ -31,13 +37,16 @@ nb::object PreparedGroups::operator()(nb::handle a, nb::handle b, const grouping
   const auto otherwise = [](nb::handle x, nb::handle kept) { return x.is_none() ? kept : x; };
   Keywords keywords = keywords_;
   for (const ArrayKeyword& each : kArrayKeywords) {
-    if (!(given.*each.value).is_none()) keywords.*each.value = given.*each.value;
+    const nb::handle value = given.*each.value;
+    if (value.is_none()) continue;
+    if (each.role != Role::out && !planned_.arrays[size_t(each.role)]) refuse_array(name_of(each.role));
+    keywords.*each.value = value;
   }
+  if (!asked.gather.is_none() && asked_.gather.is_none()) refuse_array("gather");
   keywords.stream = given.stream;
-  grouping::Asked of_all = asked_from(groups_);
-  of_all.offsets = otherwise(asked.offsets, of_all.offsets), of_all.sizes = otherwise(asked.sizes, of_all.sizes);
-  of_all.gather = otherwise(asked.gather, of_all.gather);
-  const grouping::Settled settled{problem_, plan_, workspace};
+  const grouping::Asked of_all{otherwise(asked.offsets, asked_.offsets), otherwise(asked.sizes, asked_.sizes),
+                               otherwise(asked.gather, asked_.gather), asked_.expected};
+  const grouping::Settled settled{problem(), plan_, workspace};
   return grouping::grouped_gemm(otherwise(a, a_), otherwise(b, b_), of_all, keywords, &settled);
 }
 

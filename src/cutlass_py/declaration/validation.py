@@ -316,7 +316,10 @@ def _unaligned_3x(k: Resolved) -> _Faults:
 
 @_check("layout", "schedule", api=3)
 def _deep_3x(k: Resolved) -> _Faults:
-    """Groups of k: lines of 16-bit operands end where a group does, and others are read along k alone."""
+    """Groups of k: 16-bit operands are read along the other axis, where a group may begin at any line.
+
+    Others can be read along k alone.
+    """
     if k.schedule.grouping == "depth" and k.size == 2 and k.given.layout != "nt":
         yield Fault("layout", k.given.layout, "'nt': groups of k of 16-bit operands are read along the other axis")
 
@@ -352,8 +355,29 @@ def _block_3x(k: Resolved) -> _Faults:
         yield Fault("epilogue", k.epilogue.name, f"one of {', '.join(known)}, which schedule {row.name} has")
 
 
+def _pairs_lie(k: Resolved) -> bool:
+    """Whether both halves of what makes a part are one warpgroup's, and lie as operands of their size do."""
+    m, n, _ = k.tile
+    return (k.schedule.pingpong and m == 128) if k.schedule.swap else n % 128 == 0
+
+
+@_check("tile", "schedule", "epilogue", api=3)
+def _pairs_3x(k: Resolved) -> _Faults:
+    """Gates and values in columns of B."""
+    row = k.schedule
+    if k.epilogue.pairs != "b" or not row.lean:
+        return
+    if row.grouping == "depth" or row.unaligned or row.direct or row.block or row.serial or k.given.cluster[2] > 1:
+        yield Fault("schedule", row.name, f"one that stores whole rows of products: {k.epilogue.name} has pairs")
+    elif not _pairs_lie(k):
+        expected = "m of 128, by 'pingpong'" if row.swap else "n a multiple of 128"
+        yield Fault("tile", k.tile, f"{expected}: half of it are gates")
+
+
 @_check("tile", "schedule", "epilogue", "d", api=3)
 def _shared_3x(k: Resolved) -> _Faults:
+    if k.epilogue.pairs == "b" and k.schedule.lean and not _pairs_lie(k):
+        return  # there is no such part
     if (fit := stages_3x(k.a, k.d, k.tile, k.schedule, k.epilogue)) < 2:
         room = SM90 - epilogue_bytes(k.schedule, k.tile, k.d, k.epilogue)
         yield Fault(

@@ -22,7 +22,7 @@ from .. import _core
 from ..arrays.frameworks import carrier_of
 from ..declaration.dtypes import COMPUTE, DTYPES, compute_of
 from ..declaration.epilogue_ir import AXES, Node, Program
-from ..declaration.epilogues import ACTIVATIONS
+from ..declaration.epilogues import ACTIVATIONS, INTERLEAVED
 from ..declaration.families import named
 from ..epilogues.specialization import EpilogueSpecialization, specialization_of
 from ..kernels import packs
@@ -150,7 +150,7 @@ def _keywords(facts: dict[str, Any], operands: Sequence[_Array]) -> list[str]:
             words.append(f"{name}={_number(facts[name])}")
     p = facts["problem"]
     if p.pairs:
-        words.append(f"gated={p.activation + '_interleaved' * p.interleaved!r}")
+        words.append(f"gated={p.activation + INTERLEAVED * p.interleaved!r}")
     elif p.activation != "identity":
         count = len(ACTIVATIONS[p.activation].parameters)
         values = ", ".join(map(_number, facts["parameters"][:count]))

@@ -74,8 +74,8 @@ def tune(a: Any, b: Any = None, *, candidates: int = _CANDIDATES, **keywords: An
     device: not for use while any stream of the process is captured into a graph.
 
     Args:
-        a: GemmArguments; or the first operand, with `b` and gemm's keywords following, but for `kernel` and `stream`.
-            Arrays or TensorSpecs.
+        a: GemmArguments or GroupedArguments; or the first operand of gemm, with `b` and its keywords following, but for
+            `kernel` and `stream`. Arrays or TensorSpecs.
         candidates: how many choices are run, the best by the model; 32 by default. Kernels of yours that have no
             estimate come on top.
 
@@ -83,8 +83,9 @@ def tune(a: Any, b: Any = None, *, candidates: int = _CANDIDATES, **keywords: An
         The fastest choice, the one before, and the time of each that ran. str() is one line.
 
     Raises:
-        ValueError: the operands are on the CPU, there is no product to compute, the epilogue is a user's, or the user's
-            table is damaged or cannot be read; or as GemmArguments.
+        ValueError: the operands are on the CPU, there is no product to compute, the numbers of groups do not fit (on
+            the device, too), the epilogue is a user's, or the user's table is damaged or cannot be read; or as
+            GemmArguments.
         TypeError: as GemmArguments; `b` is missing, or `candidates` is no whole number.
         NoKernelError: no kernel fits.
         CudaError: there is no such device, or nothing could run on it.

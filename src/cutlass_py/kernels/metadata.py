@@ -73,7 +73,7 @@ class EpilogueMetadata:
             applied to; "" for none.
         scales: it multiplies by scale_a, scale_b and scale_out. Scales in blocks are no part of an epilogue.
         bias_grad: it sums the columns of D.
-        pairs: columns that are gates and then values, of "b" or of "d"; "" for none.
+        pairs: columns that are gates and values, of "b" or of "d"; "" for none.
     """
 
     name: str

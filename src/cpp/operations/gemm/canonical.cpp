@@ -107,7 +107,7 @@ void read_pairs(const Request& r, Extents& extents) {
   if (extents.no_cols) refuse(found(b).expects("2 dimensions or more beside gated"));
   extents.pairs = r.function().derivative ? 'd' : 'b';
   if (extents.pairs == 'd') return;
-  if (extents.n % 2) refuse(found(b).expects("an even number of columns beside gated: gates, then values"));
+  if (extents.n % 2) refuse(found(b).expects("an even number of columns beside gated: of gates and as many values"));
   extents.n /= 2;
 }
 
@@ -156,8 +156,9 @@ uint8_t alignment_of(const CutlassPyArray& x, int64_t lines, const Call& call, R
 void settle(CutlassPyArray& x, char& layout, uint8_t& align, const Call& call, Role role,
             const std::vector<void*>* pointers) {
   if (!is_there(x)) return;
+  const Problem& p = call.problem;
   int64_t ld = 0;
-  layout = layout_of(x, call.problem.m, call.problem.n, ld) == 't' ? 't' : 'x';
+  layout = layout_of(x, p.m, rectangle_of(p, role).cols, ld) == 't' ? 't' : 'x';
   if (layout == 't') x.row = ld, x.col = 1;
   align = alignment_of(x, ld * element_size(x), call, role, pointers);
 }
@@ -336,12 +337,12 @@ Call canonicalise(const Request& r, const Request& given) {
   if (m == 0 || n == 0 || batch == 0) p.empty_product = true;
   if (!r.grouped) fold_batch(call, m, batch);
   int64_t ldd = 0;
-  p.layout_d = layout_of(call.d, m, n, ldd);
+  p.layout_d = layout_of(call.d, m, extents.pairs == 'd' ? 2 * n : n, ldd);
   // Products of these are sums themselves, in an order of a and b.
   const bool in_order = r.repeats == Repeats::row && (is_complex(p.accumulator) || p.operand_a == Dtype::tf32x3);
   if (r.interleaved && extents.pairs == 'd') {
     p.layout_d = 'x';
-  } else if (p.layout_d == 'n' && (in_order || r.gated) && n == 1) {
+  } else if (p.layout_d == 'n' && (in_order || extents.pairs == 'b') && n == 1) {
     p.layout_d = 't', ldd = std::max<int64_t>(call.d.row, 1);
   } else if (p.layout_d == 'n' && (p.block() > 1 || in_order || r.gated)) {
     p.layout_d = 'x';  // blocks or pairs of B's columns are none of A's rows: the product is not transposed

@@ -152,7 +152,8 @@ void read_gated(const Keywords& k, Request& r) {
     known += (known.empty() ? "'" : ", '") + std::string(function) + "'";
   }
   if (r.gated) return;
-  refuse(Refusal("gated", "='" + given + "' is not one of " + known + ", with d_ in front or _interleaved behind"));
+  refuse(
+      Refusal("gated", "='" + given + "' is not one of " + known + ", with d_ in front, _interleaved behind, or both"));
 }
 
 int16_t splits_from(nb::handle value) {

@@ -21,6 +21,7 @@ class GemmSample final : public Sample {
     each_array(call_, [&](Role role, CutlassPyArray& x) { x = operand(role); });
     call_.lda = leading(call_.a, p.layout_a), call_.ldb = leading(call_.b, p.layout_b);
     call_.ldd = leading(call_.d, p.layout_d);
+    if (p.interleaved && p.layout_b == 'n') call_.ldb *= 2;  // from gate to gate, as canonicalise has it
     read_numbers();
     call_.pairs = pairs_of(call_);
     if (p.pointers) list_matrices();
@@ -152,6 +153,10 @@ class GemmSample final : public Sample {
 
 std::vector<std::vector<float>> measure(const Problem& problem, const std::vector<Plan>& plans, int rounds,
                                         const std::vector<int64_t>& group_ends) {
+  if (!group_ends.empty() && group_ends.size() != size_t(problem.batch)) {
+    refuse(Refusal("group_ends", "has " + std::to_string(group_ends.size()) + " numbers")
+               .expects(std::to_string(problem.batch)));
+  }
   const MakeSample make = [&](Stream stream, const Sample* like) {
     return std::make_unique<GemmSample>(problem, plans, stream, static_cast<const GemmSample*>(like), group_ends);
   };

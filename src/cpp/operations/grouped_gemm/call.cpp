@@ -129,12 +129,26 @@ std::string described(const Problem& p) {
 
 namespace {
 
-// Within `jit` it is no other problem, nor where arrays are aligned to more bytes.
-void check_same(Problem found, const Problem& planned) {
-  found.jit = planned.jit;
-  for (uint8_t Problem::* align : {&Problem::align_a, &Problem::align_b, &Problem::align_c, &Problem::align_d,
-                                   &Problem::align_bias, &Problem::align_gate, &Problem::align_aux}) {
-    found.*align = std::min(found.*align, planned.*align);
+// Which bits are asked for again, and whether declared kernels may be compiled, makes no other problem of it; nor do
+// arrays that are aligned to more bytes.
+void check_same(Problem found, const Problem& planned, const Operand& numbers) {
+  constexpr std::pair<Role, uint8_t Problem::*> kAligned[] = {
+      {Role::a, &Problem::align_a},    {Role::b, &Problem::align_b},       {Role::c, &Problem::align_c},
+      {Role::out, &Problem::align_d},  {Role::bias, &Problem::align_bias}, {Role::gate, &Problem::align_gate},
+      {Role::aux, &Problem::align_aux}};
+  found.jit = planned.jit, found.repeats = planned.repeats;
+  for (const auto& [role, align] : kAligned) {
+    const int bytes = 1 << found.*align, taken = 1 << planned.*align;
+    if (bytes < taken && planned.device.type == DeviceType::cuda) {
+      refuse(Refusal(name_of(mirrored(role, planned.transposed)), "is aligned to " + std::to_string(bytes) + " bytes")
+                 .hints("the plan takes " + std::to_string(taken)));
+    }
+    found.*align = planned.*align;
+  }
+  if (found.told != planned.told) {
+    const char *host = "in host memory", *device = "on the device";
+    refuse(Refusal(numbers.name, std::string("is ") + (found.told ? host : device))
+               .hints(std::string("the plan takes numbers ") + (planned.told ? host : device)));
   }
   if (!(found == planned))
     refuse(Refusal("these arrays make " + described(found)).hints("the plan is of " + described(planned)));
@@ -162,7 +176,7 @@ nb::object grouped_gemm(nb::handle a, nb::handle b, const Asked& asked, const Ke
   if (rows) gather.emplace(request, **rows);
   const Groups groups = groups_of(request, *numbers);
   Call call = canonical_call(request, groups, *numbers, gather ? &*gather : nullptr, asked, keywords);
-  if (settled) check_same(call.problem, settled->problem);
+  if (settled) check_same(call.problem, settled->problem, *(*numbers).array);
   const Lines lines = (*numbers).on_host() ? read(groups, *numbers) : Lines();
   bool divided = execution.on_host();
   if (divided && !keywords.kernel.is_none()) plan_for(call.problem);  // refuses what is no kernel of groups
@@ -194,16 +208,19 @@ namespace {
 // Numbers of the device as the host has them, which waits.
 Lines read_back(const Groups& groups, Numbers numbers) {
   const Operand& x = *numbers.array;
-  const device::Guard guard(x.device.id);
   std::vector<char> memory(size_t(x.shape[0]) * size_t(dtype_size(x.dtype)));
-  device::copy(memory.data(), x.data, memory.size(), device::own_stream(x.device.id));
-  device::synchronize();
+  {
+    const device::Guard guard(x.device.id);
+    nb::gil_scoped_release waiting;
+    device::copy(memory.data(), x.data, memory.size(), device::own_stream(x.device.id));
+    device::synchronize();
+  }
   Operand copied = x;
   copied.data = memory.data(), numbers.array = &copied;
   return read(groups, numbers);
 }
 
-// use(the canonical call of operands that may be TensorSpecs, its groups and the numbers that tell them)
+// use(the canonical call of operands that may be TensorSpecs, the request, its groups and the numbers that tell them)
 template <class Use>
 auto with_call(nb::handle a, nb::handle b, const Asked& asked, const Keywords& keywords, Use use) {
   const OperationScope operation("grouped_gemm");
@@ -223,17 +240,26 @@ auto with_call(nb::handle a, nb::handle b, const Asked& asked, const Keywords& k
   std::optional<Gather> gather;
   if (rows) gather.emplace(request, **rows);
   const Groups groups = groups_of(request, *numbers);
-  Lines lines(size_t(groups.count));
-  if ((*numbers).on_host() && !(*numbers).array->metadata_only) lines = read(groups, *numbers);
+  const bool known = (*numbers).on_host() && !(*numbers).array->metadata_only;
+  Lines lines = known ? read(groups, *numbers) : Lines();
   Call call = canonical_call(request, groups, *numbers, gather ? &*gather : nullptr, asked, keywords);
+  if (call.problem.told && !known) lines.resize(size_t(groups.count));
   if (call.problem.told) tell_groups(call, groups, lines);
-  return use(call, groups, *numbers);
+  return use(call, request, groups, *numbers);
 }
 
 }  // namespace
 
 Problem problem_of(nb::handle a, nb::handle b, const Asked& asked, const Keywords& keywords) {
   return with_call(a, b, asked, keywords, [](const Call& call, auto&...) { return call.problem; });
+}
+
+Planned planned_of(nb::handle a, nb::handle b, const Asked& asked, const Keywords& keywords) {
+  return with_call(a, b, asked, keywords, [](const Call& call, const Request& request, auto&...) {
+    Planned found{call.problem};
+    for (int i = 0; i < kRoles; ++i) found.arrays[size_t(i)] = request.operands[i];
+    return found;
+  });
 }
 
 size_t scratch_bytes_of(nb::handle a, nb::handle b, const Asked& asked, const Keywords& keywords, nb::handle plan,
@@ -243,13 +269,14 @@ size_t scratch_bytes_of(nb::handle a, nb::handle b, const Asked& asked, const Ke
 }
 
 std::vector<int64_t> ends_of(nb::handle a, nb::handle b, const Asked& asked, const Keywords& keywords) {
-  return with_call(a, b, asked, keywords, [](const Call& call, const Groups& groups, const Numbers& numbers) {
-    std::vector<int64_t> ends;
-    if (numbers.array->metadata_only) return ends;
-    if (call.problem.told) return call.group_ends;
-    for (const auto& [begin, end] : read_back(groups, numbers)) ends.push_back(end);
-    return ends;
-  });
+  return with_call(a, b, asked, keywords,
+                   [](const Call& call, const Request&, const Groups& groups, const Numbers& numbers) {
+                     std::vector<int64_t> ends;
+                     if (numbers.array->metadata_only) return ends;
+                     if (call.problem.told) return call.group_ends;
+                     for (const auto& [begin, end] : read_back(groups, numbers)) ends.push_back(end);
+                     return ends;
+                   });
 }
 
 }  // namespace cutlass_py::grouping

@@ -2,7 +2,9 @@
 // kernel takes all.
 #pragma once
 
+#include <array>
 #include <string>
+#include <vector>
 
 #include "operations/gemm/call.h"
 #include "operations/grouped_gemm/groups.h"
@@ -27,6 +29,13 @@ nb::object grouped_gemm(nb::handle a, nb::handle b, const Asked& asked, const Ke
 
 // The canonical problem of a call, without running it; operands may be TensorSpecs.
 Problem problem_of(nb::handle a, nb::handle b, const Asked& asked, const Keywords& keywords);
+
+// Likewise, and which of its operands are arrays.
+struct Planned {
+  Problem problem;
+  std::array<bool, kRoles> arrays{};
+};
+Planned planned_of(nb::handle a, nb::handle b, const Asked& asked, const Keywords& keywords);
 
 // Where the groups of such a call end, from memory of the host or the device, checked; empty of TensorSpecs.
 std::vector<int64_t> ends_of(nb::handle a, nb::handle b, const Asked& asked, const Keywords& keywords);

@@ -27,7 +27,7 @@ class KernelCall:
         bias_grad: (1, 1, n) or (1, m, 1), written.
         pairs: where `problem.pairs` is "b", b, bias, scale_b and aux have 2 n columns, of gates and then of values;
             where it is "d", aux and d have. Where `problem.interleaved` is set, a value lies behind each gate.
-            Such a problem reaches a kernel only if its `supports` says so.
+            Such a problem reaches a kernel only if a `supports` of its own says so.
         user: for each parameter and output of a user's epilogue (docs/epilogues.md; `problem.user` is its number), a
             number or an operand; empty where there is none.
         stream: the CUDA stream to launch on, as a number; None on the CPU. It is also the current stream of torch and

@@ -164,7 +164,9 @@ class Interface(operation.Interface):
             return "multiplies; there is no product"
         if p.pairs == "b" and p.interleaved and self.layout[1] != "n":
             return "reads b along n, where values lie between gates"
-        if p.pairs == "b" and p.interleaved and p.layout_b != "n" and not p.grouped:  # groups cannot go through memory
+        if (
+            p.pairs == "b" and p.interleaved and p.layout_b != "n" and not p.grouped
+        ):  # on the device groups cannot go so
             return "would have to turn b around, for longer than the product goes through memory"
         if p.pairs == "b" and self.layout[1] == "t" and p.n % self.align_b:
             return f"reads values by whole granules of {self.align_b} elements behind {p.n} gates"
@@ -172,9 +174,9 @@ class Interface(operation.Interface):
 
     def _divided_rejection(self, p: Problem) -> str | None:
         """A group may begin at any line: what it divides is read, and written, by single elements, or along the other
-        axis."""
+        axis; or what another group has of a granule is zeroed."""
         a_along_k, b_along_k = self.layout[0] == "t", self.layout[1] == "n"
-        divided_k = p.grouped == "k" and self.grouping != "depth"  # our own find an element of a line by its number
+        divided_k = p.grouped == "k" and self.grouping != "depth"
         divides_a = (p.grouped == "m" and not a_along_k and not p.stacked) or (divided_k and a_along_k)
         divides_b = (p.grouped == "n" and not b_along_k and not p.stacked) or (divided_k and b_along_k)
         for name, divided, align in (("a", divides_a, self.align_a), ("b", divides_b, self.align_b)):

@@ -106,6 +106,8 @@ def metadata_fits(m: KernelMetadata, p: Problem) -> Status:
         return Status("multiplies; there is no product (k = 0 or alpha = 0)")
     if p.device_alpha or p.device_beta or p.scale_out == "s":
         return Status("takes factors as numbers; one of them is an array")
+    if p.interleaved:
+        return Status("takes gates, then values; here a value lies behind each gate")
     way = _interface(m, p).way(p, gpu or _HOST)
     if isinstance(way, Way):
         return Status(way.detours[0] if way.detours else _other_than_said(m, p))

@@ -8,8 +8,12 @@ from typing import Any
 from ... import _core
 from ..._core import Problem
 from ...epilogues.activations import Activation
+from ...errors import ArgumentError, NoKernelError
 from ..gemm.arguments import ProductArguments, order_of_tiles, scratch_of_plan
 from .problem_text import describe
+
+OPERATION = "grouped_gemm"
+_OF_GROUPS = ("offsets", "sizes", "gather", "expected")
 
 
 class GroupedArguments(ProductArguments):
@@ -50,18 +54,21 @@ class GroupedArguments(ProductArguments):
         deterministic: bool = False,
     ) -> None:
         self.a, self.b = a, b
-        groups = {"offsets": offsets, "sizes": sizes, "gather": gather, "expected": expected}
-        product = {
-            "out": out, "c": c, "alpha": alpha, "beta": beta, "bias": bias, "activation": activation, "gated": gated,
-            "aux": aux, "scale_a": scale_a, "scale_b": scale_b, "scale_out": scale_out, "compute": compute,
+        self.keywords = {
+            "offsets": offsets, "sizes": sizes, "gather": gather, "expected": expected, "out": out, "c": c,
+            "alpha": alpha, "beta": beta, "bias": bias, "activation": activation, "gated": gated, "aux": aux,
+            "scale_a": scale_a, "scale_b": scale_b, "scale_out": scale_out, "compute": compute,
             "out_dtype": out_dtype, "deterministic": deterministic,
         }  # fmt: skip
-        self.keywords = {**groups, **product}
-        self._groups, self._product = groups, product
         self.problem: Problem = self._problem(None)
 
+    def _parted(self, kernel: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The keywords that tell of groups, and gemm's."""
+        groups = {name: self.keywords[name] for name in _OF_GROUPS}
+        return groups, {name: x for name, x in self.keywords.items() if name not in groups} | {"kernel": kernel}
+
     def _problem(self, kernel: Any) -> Problem:
-        groups, product = self._groups, {**self._product, "kernel": kernel}
+        groups, product = self._parted(kernel)
         numbers = groups["offsets"], groups["sizes"], groups["expected"]
         return _core.grouped_problem(self.a, self.b, *numbers, product, groups["gather"])
 
@@ -96,7 +103,7 @@ class GroupedArguments(ProductArguments):
             As grouped_gemm; ValueError: no kernel takes all groups, or its tiles have no order to choose.
         """
         order = order_of_tiles(raster, swizzle)
-        return _core.PreparedGroups(self.a, self.b, self._groups, {**self._product, "kernel": kernel}, *order)
+        return _core.PreparedGroups(self.a, self.b, *self._parted(kernel), *order)
 
     def workspace_size(self, *, kernel: Any = None) -> int:
         """Bytes of device memory that `run` needs beside the operands; 0 on the CPU. The kernel is compiled if need be.
@@ -104,21 +111,26 @@ class GroupedArguments(ProductArguments):
         Raises:
             As grouped_gemm; ValueError: no kernel takes all groups.
         """
-        scratch_bytes = partial(_core.grouped_scratch_bytes, *self._operands, self._product)
-        return scratch_of_plan(self._problem(kernel), scratch_bytes)
-
-    @property
-    def _operands(self) -> tuple[Any, Any, Any, Any, Any]:
-        groups = self._groups
-        return self.a, self.b, groups["offsets"], groups["sizes"], groups["gather"]
+        groups, product = self._parted()
+        operands = self.a, self.b, groups["offsets"], groups["sizes"], groups["gather"]
+        try:
+            scratch_bytes = partial(_core.grouped_scratch_bytes, *operands, product)
+            return scratch_of_plan(self._problem(kernel), scratch_bytes)
+        except NoKernelError as error:
+            raise error.renamed(OPERATION) from None
+        except ArgumentError as error:
+            raise error.renamed(OPERATION, {}) from None
 
     def group_ends(self) -> list[int]:
-        """Where groups end; how long each is, where each has a matrix; of TensorSpecs none. Waits for the device.
+        """Where groups end, or how many first rows of each matrix are in use, for `tune`. Waits for the device.
+
+        Empty where a TensorSpec tells groups apart.
 
         Raises:
             ValueError: the numbers do not fit.
         """
-        return _core.group_ends(*self._operands, self._product)
+        groups, product = self._parted()
+        return _core.group_ends(self.a, self.b, groups["offsets"], groups["sizes"], groups["gather"], product)
 
     def __repr__(self) -> str:
         return f"GroupedArguments({describe(self.problem)})"
