@@ -48,10 +48,6 @@ def product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return torch.cat([x @ y.double() for x, y in zip(rows, b, strict=True)])
 
 
-def gates_first(x: torch.Tensor) -> torch.Tensor:
-    return x
-
-
 def by_turns(x: torch.Tensor) -> torch.Tensor:
     """The same with a value behind each gate."""
     bits = x.view(torch.uint8) if x.itemsize == 1 else x
@@ -92,19 +88,13 @@ def test_every_kernel(operation, function):
         arithmetic = {"compute": compute_of(c.a, c.accumulator), "kernel": kernel}
         rows = sum(SIZES) if lead else m
         # A value behind each gate is read in place where lines lie along k.
-        for order in (gates_first, by_turns) if c.layout[1] == "n" and "aux" not in keywords else (gates_first,):
-            name = function + "_interleaved" * (order is by_turns)
-            given = {key: order(x) if key == "scale_b" else x for key, x in keywords.items()}
-            call(
-                a,
-                order(b).mT.contiguous().mT if order is by_turns else b,
-                out=out.view,
-                gated=name,
-                bias=order(bias),
-                alpha=0.125,
-                **given,
-                **arithmetic,
-            )
+        ways = [("", b, {"bias": bias, **keywords})]
+        if c.layout[1] == "n" and "aux" not in keywords:
+            turned = {key: by_turns(x) for key, x in {"bias": bias, **keywords}.items() if key in ("bias", "scale_b")}
+            ways.append(("_interleaved", by_turns(b).mT.contiguous().mT, {**keywords, **turned}))
+        for suffix, matrix, given in ways:
+            out.view.fill_(7)
+            call(a, matrix, out=out.view, gated=function + suffix, alpha=0.125, **given, **arithmetic)
             z = 0.125 * product(a, b) * of_rows[:rows, None] * of_row(of_columns, lead) + of_row(bias, lead)
             gates, values = halves(z)
             near(out.view[:rows], gpu.apply(function, gates) * values)

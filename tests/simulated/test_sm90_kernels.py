@@ -412,7 +412,7 @@ def test_factors_in_blocks(on, rng, name, k):
 
 
 @pytest.mark.parametrize("name", [name for name in IN_BLOCKS if "x32x128_1x1x1_" in name])
-@pytest.mark.parametrize("lines", [1, 2])
+@pytest.mark.parametrize("lines", [1, 4])
 def test_factors_of_tile_after_tile(on, rng, name, lines):
     """Warpgroups take several: factors of one tile's last line lie where the next one's first go."""
     c = find(name)

@@ -362,11 +362,11 @@ SM90_DEEP: list[Design] = [
 ]
 SM90_DEEP_LEAST: list[Design] = _lean(128, (128,), "I", "pingpongdeep", swaps=("",))
 SM90_DEEP_FAST: list[Design] = [*SM90_DEEP_LEAST, *_lean(128, (256,), "I", "coopdeep", swaps=("",))]
-SM90_DEEP_PROMOTED: list[Design] = [
+SM90_DEEP_PROMOTED_LEAST: list[Design] = [
     *_lean(64, (128,), "I", "pingpongdeep", swaps=("",)),
-    *_lean(128, (128, 192), "I", "coopdeep", swaps=("",)),
+    *_lean(128, (128,), "I", "coopdeep", swaps=("",)),
 ]
-SM90_DEEP_PROMOTED_LEAST: list[Design] = SM90_DEEP_PROMOTED[:2]
+SM90_DEEP_PROMOTED: list[Design] = [*SM90_DEEP_PROMOTED_LEAST, *_lean(128, (192,), "I", "coopdeep", swaps=("",))]
 # Of B whose columns are gates and values: half as many of D. Where the operands change places, 64 rows of either are a
 # warpgroup's.
 SM90_LEAN_PAIRS: list[Design] = [

@@ -69,7 +69,7 @@ def tune(a: Any, b: Any = None, *, candidates: int = _CANDIDATES, **keywords: An
     that were registered, which are measured anew wherever they are registered again. Choices run on
     random operands made up for the purpose, which takes as much memory as the problem has, and more where an operand is
     broadcast along the batch; arrays that are given are looked at for their metadata alone, but for numbers that tell
-    where groups end: groups are of these sizes, and of TensorSpecs of various. Within `jit`, declared
+    where groups end, which those of the measurement end at, too. Within `jit`, declared
     kernels are tried too, and compiled; such a choice is taken within `jit`, or once its kernel is there. Waits for the
     device: not for use while any stream of the process is captured into a graph.
 

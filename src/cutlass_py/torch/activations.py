@@ -112,6 +112,11 @@ def derivative_from_result(name: str, grad: Tensor, y: Tensor) -> Tensor:
 # Of functions by the name that `gated` has.
 
 
+def pairs_are_kept(name: str) -> bool:
+    """Whether kernels that join gates and values can store both, too: not where these alternate."""
+    return not name.endswith(INTERLEAVED)
+
+
 def gated(name: str, pairs: Tensor) -> Tensor:
     """f(gates) * values."""
     f, (gates, values) = name.removesuffix(INTERLEAVED), _parted(name, pairs)

@@ -27,7 +27,7 @@ from ..arrays.torch_private import (
     single_level_function,
     unchecked_apply,
 )
-from ..declaration.epilogues import ACTIVATIONS, INTERLEAVED
+from ..declaration.epilogues import ACTIVATIONS
 from ..errors import wrong_type
 from . import activations
 from .dtypes import FLOATS, FP8, WIDE
@@ -48,8 +48,8 @@ def keeps_z(call: Call) -> bool:
     """Whether the forward pass should keep z for the backward pass."""
     if call.gate is not None:
         return bool(call.gate.requires_grad)
-    if call.gated:  # no kernel keeps those that alternate
-        return not reads_aux(call.activation) and not call.activation.endswith(INTERLEAVED)
+    if call.gated:
+        return not reads_aux(call.activation) and activations.pairs_are_kept(call.activation)
     if call.activation not in ACTIVATIONS or call.activation == "identity":
         return False
     return not _from_result(call) and not ACTIVATIONS[call.activation].derivative

@@ -159,9 +159,9 @@ def _product(
             )
         parameters = activation.parameters if isinstance(activation, Activation) else ()
         call = _Call(a, b, offsets, bias, gated or name, parameters, out_dtype, gated=gated is not None)
-        joins = not call.activation.endswith(INTERLEAVED)  # no kernel keeps these besides
         keep_z = call.activation != "identity" and not _from_result(call, _result_dtype(call)) and not is_exporting()
-        return _run(call._replace(keep_z=keep_z and joins and needs_gradient((a, b, bias))))[0]
+        keep_z = keep_z and activations.pairs_are_kept(call.activation) and needs_gradient((a, b, bias))
+        return _run(call._replace(keep_z=keep_z))[0]
     except (ValueError, TypeError, NotImplementedError) as refusal:
         refuse_groups(function, refusal, names)
 

@@ -129,7 +129,7 @@ struct Multiply {
   }
 
  private:
-  // In front of a group of k and behind it lie others, which count as zeros in a stage of its.
+  // What a stage holds of the groups of k in front of this one and behind it becomes zeros.
   __device__ void keep_group(int stage, const Within& within, int step) const {
     constexpr int elements = X::lines * X::line;
     const Within here{within.begin - step * elements, within.end - step * elements};

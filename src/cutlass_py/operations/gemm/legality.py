@@ -167,7 +167,7 @@ class Interface(operation.Interface):
         if (
             p.pairs == "b" and p.interleaved and p.layout_b != "n" and not p.grouped
         ):  # on the device groups cannot go so
-            return "would have to turn b around, for longer than the product goes through memory"
+            return "reads b along k, where it does not lie: the product goes through memory instead"
         if p.pairs == "b" and self.layout[1] == "t" and p.n % self.align_b:
             return f"reads values by whole granules of {self.align_b} elements behind {p.n} gates"
         return None
