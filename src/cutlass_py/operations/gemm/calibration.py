@@ -24,8 +24,9 @@ from ...errors import CompileError
 from ...support.files import read_json
 
 FORMAT = 3
-GROUPS = "groups"  # of unequal size, each with lines of its own
-SUMS = ("usual", "fast", "promoted", "factors", GROUPS)  # how our own kernels sum: bf16 stands for all that do as usual
+GROUPS, DEPTH = "groups", "depth"  # of unequal size: each with lines of its own, or with a part of k
+# How our own kernels sum: bf16 stands for all that do as usual.
+SUMS = ("usual", "fast", "promoted", "factors", GROUPS, DEPTH)
 ROUTES = "routes"  # all kernels beside each other, with what surrounds them
 PLACE = Path(__file__).with_name("calibrations")  # those that came with the package
 _PREFIX = "calibration"

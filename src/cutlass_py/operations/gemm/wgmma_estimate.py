@@ -15,7 +15,7 @@ from ...declaration.config import SCHEDULES, GemmConfig
 from ...declaration.dtypes import DTYPES
 from ...declaration.epilogues import epilogue_named
 from ...declaration.shared_memory import part_columns
-from .calibration import GROUPS, Calibration, calibration_of
+from .calibration import DEPTH, GROUPS, Calibration, calibration_of
 
 # Instructions for each number of the loop that an epilogue which is not linear stands in (docs/performance/choice.md).
 _LOOP = 6
@@ -86,7 +86,7 @@ def sums_of(c: GemmConfig) -> str:
     Of other dtypes those of groups, which find their tiles, have constants of their own.
     """
     if DTYPES[c.a].itemsize > 1 or c.accumulator == "s32":
-        return GROUPS if SCHEDULES[c.schedule].grouping == "lines" else "usual"
+        return {"lines": GROUPS, "depth": DEPTH}.get(SCHEDULES[c.schedule].grouping, "usual")
     if c.accumulator == "fast":
         return "fast"
     return "factors" if SCHEDULES[c.schedule].block else "promoted"
