@@ -136,7 +136,7 @@ struct Design {
   static constexpr bool split = slices_ == Slices::by_block, serial = slices_ == Slices::serial;
 
   static constexpr Grouping grouping = grouping_;
-  static constexpr bool grouped = grouping != Grouping::none;
+  static constexpr bool grouped = grouping != Grouping::none, deep = grouping == Grouping::depth;
 
   // A tile's gates come first, and its values behind them.
   static constexpr Pairs pairs = pairs_;
@@ -230,7 +230,7 @@ struct Design {
   static_assert(promoted || !left_group);
   static_assert(!unaligned || (cluster == 1 && !promoted));
   static_assert(!grouped || (!unaligned && !direct && slices_ == Slices::none && !reduces));
-  static_assert(grouping != Grouping::depth || !left_group, "lines of k would be of two groups");
+  static_assert(!deep || (!left_group && lines == 1), "lines of k would be of two groups");
   // Both halves of what makes a part are one warpgroup's, and lie in shared memory as operands of their size do.
   static_assert(pairs != Pairs::left || (pingpong && M == 128));
   static_assert(pairs != Pairs::right || panel_of(d_columns) == panel);

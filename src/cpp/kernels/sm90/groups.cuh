@@ -93,7 +93,7 @@ class TileScan {
   uint32_t before_ = 0, upto_ = 0;  // tiles in front of these groups; up to this lane's last one, of these
 };
 
-// Tiles of groups, which are found as they are needed.
+// Tiles of groups of lines, which are found as they are needed.
 struct GroupedTiles {
   const Groups& groups;
   const TileOrder& order;
@@ -101,7 +101,6 @@ struct GroupedTiles {
   const bool along_m;              // the groups
   int i, m, n, batch, begin, end;  // of the tile: its place in the group; of the group its lines
 
-  // `tile` 0: of groups of k, which have `others` tiles each.
   __device__ GroupedTiles(const Groups& groups, const TileOrder& order, int first, int step, int tile, int others,
                           bool along_m)
       : groups(groups), order(order), step(step), tile(tile), others(others), along_m(along_m), i(first) {
@@ -120,8 +119,7 @@ struct GroupedTiles {
   __device__ void find() {
     const bool found = scan_.find(i, groups.count, [&](int group) {
       own_.look(groups, group);
-      const int lines = own_.end - own_.begin;
-      return tile ? uint32_t((lines + tile - 1) / tile) * uint32_t(others) : uint32_t(others);
+      return uint32_t((own_.end - own_.begin + tile - 1) / tile) * uint32_t(others);
     });
     batch = found ? scan_.first + scan_.lane : groups.count;
     if (!found) return;
@@ -131,7 +129,6 @@ struct GroupedTiles {
 
   // Of a group's tiles the i-th one: in bands, as TileOrder has them.
   __device__ void place(int i) {
-    if (!tile) return order.at(i, m, n, unused_);
     const int own = (end - begin + tile - 1) / tile;
     const int across = along_m == order.along_m ? others : own, along = along_m == order.along_m ? own : others;
     const int wide = order.width[0].by, band = i / (wide * along), rest = i - band * wide * along;
@@ -139,7 +136,34 @@ struct GroupedTiles {
     m = order.along_m ? step : place;
     n = order.along_m ? place : step;
   }
-  int unused_;
+};
+
+// Tiles where groups have a part of k each, and all as many tiles: those of a batch, of whose groups lines are looked
+// up.
+struct DepthTiles : Tiles {
+  const Groups& groups;
+  int begin, end;  // of the group's k
+
+  __device__ DepthTiles(const Groups& groups, const TileOrder& order, int first, int step)
+      : Tiles(order, first, step), groups(groups) {
+    own_.look(groups, lane_of_groups());
+    find();
+  }
+  __device__ void advance() {
+    const int before = batch;
+    Tiles::advance();
+    if (batch != before) find();
+  }
+
+ private:
+  GroupLines own_;
+  int first_ = 0;  // of the groups looked at
+
+  __device__ void find() {
+    if (!left()) return;
+    while (batch >= first_ + kGroupsAtOnce) own_.look(groups, (first_ += kGroupsAtOnce) + lane_of_groups());
+    begin = from_lane(own_.begin, batch - first_), end = from_lane(own_.end, batch - first_);
+  }
 };
 
 }  // namespace cutlass_py::sm90

@@ -143,22 +143,20 @@ __device__ void compute_tiles(const typename Parts<X>::Given& p, const SharedMem
   uint32_t turn = warpgroup ^ 1;                     // the first warpgroup begins
   if constexpr (X::grouped) wait_for_predecessor();  // which may have told the groups
   // Of groups of k a warpgroup has to know how long the other one's tiles are: it passes them by, one after the other.
-  constexpr bool passes = X::pingpong && X::grouping == Grouping::depth, takes = X::pingpong && !passes;
+  constexpr bool passes = X::pingpong && X::deep, takes = X::pingpong && !passes;
   auto tiles = tiles_of<X>(p, takes ? kWarpgroups : 1, takes ? warpgroup : 0);
   const auto leave_to_other = [&] {
     if constexpr (takes) at.advance(p.steps);
+    if constexpr (passes) {
+      if (!tiles.left()) return;
+      at.advance(steps_of_tile<X>(all, tiles).end);
+      tiles.advance();
+    }
   };
   if (warpgroup) leave_to_other();
-  int passed = warpgroup;
   if constexpr (!X::grouped) wait_for_predecessor();
   const typename X::Epilogue epilogue(p.epilogue, p.operand);
   for (; tiles.left(); tiles.advance(), leave_to_other()) {
-    if constexpr (passes) {
-      if (passed++ % kWarpgroups) {
-        at.advance(steps_of_tile<X>(all, tiles).end);
-        continue;
-      }
-    }
     const TileCorner corner = corner_of(p, tiles, place);
     const PartPlace tile{corner.m + first_row, corner.n, corner.batch};
     const Steps steps = steps_of_tile<X>(all, tiles);

@@ -139,8 +139,7 @@ inline void fill_groups(Parameters& p, const Shape& x, const CutlassPyGemm& g, i
   p.groups_right = right;
   const int64_t tile_m = x.m * x.cluster_m, tile_n = x.n * x.cluster_n;
   const int64_t tiles_m = ceil_div(rows, tile_m), tiles_n = ceil_div(columns, tile_n);
-  p.group_tile = x.grouping == Grouping::depth ? 0 : int32_t(right ? tile_n : tile_m);
-  p.group_others = int32_t(x.grouping == Grouping::depth ? tiles_m * tiles_n : right ? tiles_m : tiles_n);
+  p.group_tile = int32_t(right ? tile_n : tile_m), p.group_others = int32_t(right ? tiles_m : tiles_n);
 }
 
 inline int fill(ParametersWith<kMostOperands>& p, const Shape& x, const CutlassPyGemm& g,

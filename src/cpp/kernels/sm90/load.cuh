@@ -43,10 +43,11 @@ __device__ Steps steps_of(const Parameters& p, const Place<X>& place) {
 }
 template <class X>
 __device__ auto tiles_of(const Parameters& p, int takers = 1, int taker = 0) {
-  if constexpr (X::grouped) {
-    const int clusters = int(gridDim.x) / X::cluster;
-    return GroupedTiles(p.groups, p.order, int(blockIdx.x) / X::cluster + clusters * taker, clusters * takers,
-                        p.group_tile, p.group_others, !p.groups_right);
+  const int clusters = int(gridDim.x) / X::cluster, first = int(blockIdx.x) / X::cluster + clusters * taker;
+  if constexpr (X::grouping == Grouping::lines) {
+    return GroupedTiles(p.groups, p.order, first, clusters * takers, p.group_tile, p.group_others, !p.groups_right);
+  } else if constexpr (X::deep) {
+    return DepthTiles(p.groups, p.order, first, clusters * takers);
   } else if constexpr (X::split) {
     return Tiles::of_slices(p.order, p.slices);
   } else {
@@ -70,7 +71,7 @@ __device__ TileCorner corner_of(const Parameters& p, const AnyTiles& tiles, cons
 // Where the k of a tile begins. Along k copies begin at whole granules, and so within the group in front.
 template <class X, class AnyTiles>
 __device__ int depth_of(const AnyTiles& tiles) {
-  if constexpr (X::grouping == Grouping::depth) {
+  if constexpr (X::deep) {
     constexpr int unit = X::left_along ? 1 : kGranule * X::line / kLine;
     return tiles.begin / unit * unit;
   } else {
@@ -80,9 +81,8 @@ __device__ int depth_of(const AnyTiles& tiles) {
 // Its stages, and what of their elements is the group's.
 template <class X, class AnyTiles>
 __device__ Steps steps_of_tile(const Steps& all, const AnyTiles& tiles) {
-  if constexpr (X::grouping == Grouping::depth) {
-    constexpr int stage = X::lines * X::line;
-    return {0, tiles.begin < tiles.end ? (tiles.end - depth_of<X>(tiles) + stage - 1) / stage : 0};
+  if constexpr (X::deep) {
+    return {0, tiles.begin < tiles.end ? (tiles.end - depth_of<X>(tiles) + X::line - 1) / X::line : 0};
   } else {
     return all;
   }
@@ -92,7 +92,7 @@ struct Within {
 };
 template <class X, class AnyTiles>
 __device__ Within within_stages(const AnyTiles& tiles) {
-  if constexpr (X::grouping == Grouping::depth) {
+  if constexpr (X::deep) {
     return {tiles.begin - depth_of<X>(tiles), tiles.end - depth_of<X>(tiles)};
   } else {
     return {};

@@ -52,6 +52,16 @@ struct Multiply {
       X::Product::multiply(sums, left + i * X::left_line / 16, right + i * X::right_line / 16, adds | i);
     }
   }
+  // Those of its first slabs.
+  __device__ void slabs(Sums& sums, int rows, int stage, bool adds, int count) const {
+    const uint64_t left = descriptor<X::left_along, 64>(shared.left(stage) + (first_row / 64 + rows) * block);
+    const uint64_t right = descriptor<X::right_along, X::panel>(shared.right(stage));
+#pragma unroll 1
+    for (int i = 0; i < count; ++i) {
+      X::Product::multiply_slab(sums, left + i * next_bytes<X::left_along, 64>(),
+                                right + i * next_bytes<X::right_along, X::panel>(), adds | i);
+    }
+  }
 
   // `done` is called as soon as no more products are to be queued. `within`: the elements of a group of k.
   template <class Done>
@@ -61,21 +71,34 @@ struct Multiply {
     // Of groups there may be no step; but sums written on a path of its own have ptxas wait behind every product.
     if constexpr (X::grouped) clear(sums);
     int before = 0;
+    const auto queue = [&](bool first, auto products) {
+      begin_products();
+#pragma unroll
+      for (int rows = 0; rows < X::blocks; ++rows) products(sums[rows], rows);
+      commit_products();
+      wait_for_products<1>();
+      if (!first) release(before);
+      before = at.stage;
+    };
+    const int whole = X::deep ? within.end / X::line : steps.end;
 #pragma unroll 1  // its products are most of what a kernel takes to compile
-    for (int step = steps.begin; step < steps.end; ++step, at.advance()) {
+    for (int step = steps.begin; step < whole; ++step, at.advance()) {
       wait(shared.full(at.stage), at.parity);
       // Threads have written what products read; to say so themselves they would wait for copies on their way.
       if constexpr (X::unaligned) publish_to_copies();
-      if constexpr (X::grouping == Grouping::depth) keep_group(at.stage, within, step);
-      begin_products();
-#pragma unroll
-      for (int rows = 0; rows < X::blocks; ++rows) {
-        stage(sums[rows], rows, at.stage, X::grouped || step != steps.begin);
+      if constexpr (X::deep && !X::left_along) {
+        if (step == 0) keep_group(at.stage, within, step);
       }
-      commit_products();
-      wait_for_products<1>();
-      if (step != steps.begin) release(before);
-      before = at.stage;
+      const bool first = step == steps.begin;
+      queue(first, [&](Sums& block, int rows) { stage(block, rows, at.stage, X::grouped || !first); });
+    }
+    if constexpr (X::deep) {
+      if (whole < steps.end) {
+        wait(shared.full(at.stage), at.parity);
+        const int count = keep_group(at.stage, within, whole);
+        queue(whole == 0, [&](Sums& block, int rows) { slabs(block, rows, at.stage, true, count); });
+        at.advance();
+      }
     }
     done();
 #pragma unroll
@@ -112,16 +135,12 @@ struct Multiply {
     const Factors<X> factors{shared, first_row};
     if constexpr (!two_parts) {
       by_turns(sums, at, steps, factors, within);
-    } else if constexpr (X::grouping == Grouping::depth) {
-      // Lines that another group has a part of are on their own: nothing is in flight while that is zeroed.
-      const bool ends_within = within.end % X::line;
-      for (int line = 0; line < steps.end;) {
-        const bool shared_line = (line == 0 && within.begin) || (line == steps.end - 1 && ends_within);
-        const int end = shared_line ? line + 1 : steps.end - ends_within;
-        if (shared_line) wait(shared.full(at.stage), at.parity), keep_group(at.stage, within, line);
-        by_parts(sums, at, {line, end}, factors);
-        line = end;
-      }
+    } else if constexpr (X::deep) {
+      // Lines that another group has a part of are on their own.
+      const int begin = min(int(within.begin > 0), steps.end), end = max(within.end / X::line, begin);
+      if (begin) part_of_line(sums, at, within, 0, factors);
+      by_parts(sums, at, {begin, end}, factors);
+      if (end < steps.end) part_of_line(sums, at, within, end, factors);
     } else {
       by_parts(sums, at, steps, factors);
     }
@@ -129,45 +148,45 @@ struct Multiply {
   }
 
  private:
-  // What a stage holds of the groups of k in front of this one and behind it becomes zeros.
-  __device__ void keep_group(int stage, const Within& within, int step) const {
-    constexpr int elements = X::lines * X::line;
-    const Within here{within.begin - step * elements, within.end - step * elements};
-    if (here.begin <= 0 && here.end >= elements) return;
-    clear_outside<X::left_along, X::M>(shared.left(stage), here);
-    clear_outside<X::right_along, X::N>(shared.right(stage), here);
-    publish_to_copies();
-    named_barrier(warp_index() / 4);
+  // How many slabs of a stage, or other units of it, are a group's of k. What others have of these, in front of it and
+  // behind, becomes zeros: by all threads of a warpgroup, of what it reads.
+  template <int unit = kSlab>
+  __device__ int keep_group(int stage, const Within& within, int step) const {
+    constexpr int size = kLine / X::line;
+    const int begin = max((within.begin - step * X::line) * size, 0);
+    const int end = min((within.end - step * X::line) * size, kLine), count = (end + unit - 1) / unit;
+    if (begin || end % unit) {
+      clear_others<X::left_along, X::rows>(shared.left(stage) + first_row / 64 * block, begin, end, count * unit);
+      clear_others<X::right_along, X::N>(shared.right(stage), begin, end, count * unit);
+      publish_to_copies();
+      named_barrier(warp_index() / 4);
+    }
+    return count;
   }
 
-  // By all threads of a warpgroup. In an operand that is read along its rows, where groups begin with a stage: of each
-  // panel of a line what is left of its lines, however they are swizzled within.
+  // Of an operand that is read along its rows, where groups begin with a stage: of each panel the lines up to `stop`,
+  // however they are swizzled within.
   template <bool along, int extent>
-  static __device__ void clear_outside(Address operand, const Within& within) {
-    if constexpr (!along) return clear_row_ends<extent>(operand, within);
-    constexpr int panel = panel_of(extent), row = panel * 2, panels = X::lines * (extent / panel);
-    const int of_line = extent / panel;
-#pragma unroll 1
-    for (int i = 0; i < panels; ++i, operand += X::line * row) {
-      const int first = max(within.end - i / of_line * X::line, 0) * row;
-      for (int at = first + int(threadIdx.x) % 128 * 16; at < X::line * row; at += 128 * 16) {
-        store_shared(operand + at, {0.f, 0.f, 0.f, 0.f});
-      }
-    }
+  static __device__ void clear_others(Address operand, int begin, int end, int stop) {
+    if constexpr (!along) return clear_row_ends<extent>(operand, begin, end, stop);
+    constexpr int panel = panel_of(extent), row = panel * 2;
+    static_assert(kSlab / 2 * row <= 128 * kGranule, "a thread has no more than one granule of each panel");
+    const int at = end / 2 * row + int(threadIdx.x) % 128 * kGranule;
+    if (at >= stop / 2 * row) return;
+#pragma unroll
+    for (int i = 0; i < extent / panel; ++i) store_shared(operand + i * X::line * row + at, {0.f, 0.f, 0.f, 0.f});
   }
-  // In one that is read along k: of each row of each line the first bytes, less than a granule, and from the end on to
-  // the next granule one by one, then by granules.
+  // Of one that is read along k: of each row the first bytes, less than a granule, and from the end on to the next
+  // granule one by one, then by granules.
   template <int extent>
-  static __device__ void clear_row_ends(Address operand, const Within& within) {
-    constexpr int size = kLine / X::line;
+  static __device__ void clear_row_ends(Address operand, int begin, int end, int stop) {
 #pragma unroll 1
-    for (int i = int(threadIdx.x) % 128; i < X::lines * extent; i += 128) {
-      const int row = i % extent, line = i / extent;
-      const auto at = [&](int byte) { return operand + line * extent * kLine + swapped<kLine>(row, byte); };
-      for (int byte = 0; line == 0 && byte < within.begin * size; ++byte) store_shared(at(byte), uint8_t(0));
-      int byte = min(max(within.end - line * X::line, 0), X::line) * size;
+    for (int row = int(threadIdx.x) % 128; row < extent; row += 128) {
+      const auto at = [&](int byte) { return operand + swapped<kLine>(row, byte); };
+      for (int byte = 0; byte < begin; ++byte) store_shared(at(byte), uint8_t(0));
+      int byte = end;
       for (; byte % kGranule; ++byte) store_shared(at(byte), uint8_t(0));
-      for (; byte < kLine; byte += kGranule) store_shared(at(byte), {0.f, 0.f, 0.f, 0.f});
+      for (; byte < stop; byte += kGranule) store_shared(at(byte), {0.f, 0.f, 0.f, 0.f});
     }
   }
 
@@ -195,6 +214,23 @@ struct Multiply {
       synchronize_warp();
       release(stage);
     }
+  }
+
+  // Of a line the slabs that are a group's.
+  __device__ void part_of_line(Sums (&sums)[X::blocks], Pipeline<X>& at, const Within& within, int line,
+                               const Factors<X>& factors) const {
+    wait(shared.full(at.stage), at.parity);
+    const int count = keep_group(at.stage, within, line);
+    Sums part;
+#pragma unroll
+    for (int rows = 0; rows < X::blocks; ++rows) {
+      begin_products();
+      slabs(part, rows, at.stage, false, count);
+      commit_products();
+      X::Product::wait(part);
+      add(part, sums[rows], factors.read(rows, at.stage), rows == X::blocks - 1, at.stage);
+    }
+    at.advance();
   }
 
   // One part is added while the products of the other run.
@@ -258,7 +294,7 @@ struct Multiply {
     if (warpgroup == 1 && steps.begin < steps.end) arrive_at_named_barrier(kTurn, 2 * 128);
     for (int step = steps.begin; step < steps.end; ++step, at.advance()) {
       wait(shared.full(at.stage), at.parity);
-      if constexpr (X::grouping == Grouping::depth) keep_group(at.stage, within, step);
+      if constexpr (X::deep) keep_group<kLine>(at.stage, within, step);  // for slabs there are no registers
 #pragma unroll
       for (int rows = 0; rows < X::blocks; ++rows) {
         named_barrier(kTurn + warpgroup, 2 * 128);

@@ -8,8 +8,8 @@
 
 namespace cutlass_py::sm90 {
 
-// The bytes of k that lie side by side, and what four instructions multiply.
-constexpr int kLine = 128;
+// The bytes of k that lie side by side, and what an instruction multiplies of them.
+constexpr int kLine = 128, kSlab = 32;
 
 // What sums are held as: the registers of a thread for N columns, and the i-th of its numbers.
 template <class T>
@@ -41,6 +41,7 @@ struct SumF16 {  // two to a register
 // columns), not along k.
 //
 //   static void multiply(Register (&sums)[registers], uint64_t a, uint64_t b, int accumulate);
+//   static void multiply_slab(sums, a, b, accumulate);  // the first of a line
 //   template <int groups> static void wait_but(sums);   // until all but so many groups are done, these among them
 //   static void wait(sums);
 template <class A, class B, class Sum, int N, bool a_along, bool b_along>
@@ -67,7 +68,7 @@ __device__ uint64_t descriptor(Address at) {
   return uint64_t(at >> 4 & 0x3fff) | (along ? panels : line);
 }
 
-// How far the next 32 bytes of k are, in the same units: along k, or 16 rows of k on in a panel.
+// How far the next slab of k is, in the same units: along k, or 16 rows of k on in a panel.
 template <bool along, int width>
 constexpr int next_bytes() {
   return along ? 16 * width * 2 / 16 : 32 / 16;

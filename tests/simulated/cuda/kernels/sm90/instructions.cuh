@@ -214,14 +214,23 @@ struct Wgmma {
   using Number = std::conditional_t<whole, int64_t, float>;  // of which s32 keeps the low bits
   using Sums = Register[halves ? N / 4 : N / 2];
 
-  static void multiply(Sums& sums, uint64_t a, uint64_t b, int accumulate) {
-    gpu::queue_product([&sums, a, b, accumulate] {
+  static void multiply(Sums& sums, uint64_t a, uint64_t b, int accumulate) { queue(sums, a, b, accumulate, 4); }
+  static void multiply_slab(Sums& sums, uint64_t a, uint64_t b, int accumulate) { queue(sums, a, b, accumulate, 1); }
+  template <int groups>
+  static void wait_but(Sums&) {
+    gpu::wait_for_products(groups);
+  }
+  static void wait(Sums&) { gpu::wait_for_products(0); }
+
+ private:
+  static void queue(Sums& sums, uint64_t a, uint64_t b, int accumulate, int slabs) {
+    gpu::queue_product([&sums, a, b, accumulate, slabs] {
       constexpr int depth = 32 / int(sizeof(typename A::Type));
       const int thread = simulated::running.number % 128, row = thread / 32 * 16 + thread % 32 / 4;
       for (int i = 0; i < N / 2; ++i) {
         const int m = row + i / 2 % 2 * 8, n = i / 4 * 8 + thread % 4 * 2 + i % 2;
         Number sum = accumulate ? number(sums, i) : 0;
-        for (int k = 0; k < 4 * depth; ++k) {
+        for (int k = 0; k < slabs * depth; ++k) {
           const uint64_t step = uint64_t(k / depth);
           sum += Number(operand<A, a_along>(a + step * next_bytes<a_along, 64>(), m, k % depth)) *
                  Number(operand<B, b_along>(b + step * next_bytes<b_along, panel_of(N)>(), n, k % depth));
@@ -230,13 +239,6 @@ struct Wgmma {
       }
     });
   }
-  template <int groups>
-  static void wait_but(Sums&) {
-    gpu::wait_for_products(groups);
-  }
-  static void wait(Sums&) { gpu::wait_for_products(0); }
-
- private:
   static Number number(const Sums& sums, int i) {
     if constexpr (halves) return numbers::F16::value(uint16_t(sums[i / 2] >> i % 2 * 16));
     if constexpr (!halves) return sums[i];
