@@ -153,14 +153,10 @@ __device__ void compute_tiles(const typename Parts<X>::Given& p, const SharedMem
       tiles.advance();
     }
   };
-  const auto take_next = [&] {
-    tiles.advance();
-    leave_to_other();
-  };
   if (warpgroup) leave_to_other();
   if constexpr (!X::grouped) wait_for_predecessor();
   const typename X::Epilogue epilogue(p.epilogue, p.operand);
-  while (tiles.left()) {
+  for (; tiles.left(); tiles.advance(), leave_to_other()) {
     const TileCorner corner = corner_of(p, tiles, place);
     const PartPlace tile{corner.m + first_row, corner.n, corner.batch};
     const Steps steps = steps_of_tile<X>(all, tiles);
@@ -175,11 +171,10 @@ __device__ void compute_tiles(const typename Parts<X>::Given& p, const SharedMem
       wait(shared.turn(warpgroup), turn);
       turn ^= 1;
     }
-    const Within within = within_stages<X>(tiles);
     const auto done = [&] {
       if constexpr (X::pingpong) arrive(shared.turn(warpgroup ^ 1));
-      if constexpr (X::grouping == Grouping::lines) take_next();  // which takes a while: the last products run
     };
+    const Within within = within_stages<X>(tiles);
     if constexpr (X::promoted) {
       multiply.promoted_tile(sums, at, steps, done, within);
     } else if constexpr (X::serial) {
@@ -188,7 +183,6 @@ __device__ void compute_tiles(const typename Parts<X>::Given& p, const SharedMem
       multiply.tile(sums, at, steps, done, within);
     }
     finish_tile<X>(sums, epilogue, vectors, parts, tile);
-    if constexpr (X::grouping != Grouping::lines) take_next();
   }
   parts.finish();
 }
