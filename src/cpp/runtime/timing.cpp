@@ -98,6 +98,11 @@ class Burst {
 // A phase of `tune` ends behind the round that reaches this.
 constexpr std::chrono::seconds kLongEnough(2);
 
+// Until then what takes long runs unmeasured: the clock settles where a long run has it. Of a short call the power
+// limit is not reached.
+constexpr std::chrono::milliseconds kSettled(100);
+constexpr float kLong = 25;  // microseconds
+
 void wait_for_device() {
   nb::gil_scoped_release waiting;  // what is queued may want the interpreter
   device::synchronize();
@@ -122,7 +127,7 @@ std::vector<std::vector<float>> times_of(int device_id, size_t choices, const Ma
   std::vector<bool> failed(choices);
   int calls = 1;
   wait_for_device();  // work of other streams would take part
-  const auto end = std::chrono::steady_clock::now() + kLongEnough;
+  const auto begun = std::chrono::steady_clock::now();
   for (int round = -2; round < rounds; ++round) {  // the first one warms up, the next one tells how many calls to time
     for (size_t turn = 0; turn < choices; ++turn) {
       const size_t i = (turn + size_t(round + 2)) % choices;  // nobody is always the first on an idle device
@@ -149,8 +154,10 @@ std::vector<std::vector<float>> times_of(int device_id, size_t choices, const Ma
       fastest = std::min(fastest, time);
       if (round >= 0) times[i].push_back(time);
     }
+    const auto taken = std::chrono::steady_clock::now() - begun;
+    if (round == -1 && fastest >= kLong && taken < kSettled) --round;
     if (round < 0) calls = int(std::clamp(kBurst / std::max(fastest, 1.0f), 1.0f, float(kMostCalls)));
-    if (round >= 0 && std::chrono::steady_clock::now() > end) break;
+    if (round >= 0 && taken > kLongEnough) break;
   }
   for (size_t i = 0; i < choices; ++i) {
     if (failed[i]) times[i] = {std::numeric_limits<float>::infinity()};

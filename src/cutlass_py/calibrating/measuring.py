@@ -36,10 +36,9 @@ from ..operations.grouped_gemm.operation import mean_product
 Entry = dict[str, Any]  # a problem, and the microseconds of each round of what was run on it
 
 # Seconds of each part, of those that there are kernels for.
-SECONDS = {"usual": 36.0, "fast": 11.0, "promoted": 13.0, "factors": 11.0, GROUPS: 25.0, DEPTH: 12.0, ROUTES: 24.0}
+SECONDS = {"usual": 36.0, "fast": 11.0, "promoted": 13.0, "factors": 11.0, GROUPS: 30.0, DEPTH: 12.0, ROUTES: 24.0}
 _DTYPES = dict(zip(SUMS, ("bf16", "e4m3_fast", "e4m3", "e4m3_block"), strict=False))  # of bench, by how they sum
-# At most; lines of a group, bytes of an operand, and of the results of groups of k.
-_GROUPS, _LINES, _MATRIX, _RESULTS, _MOST_FLOPS = 2**8, 2**13, 2**29, 2**31, 1.2e12
+_GROUPS, _LINES, _MATRIX, _MOST_FLOPS = 2**8, 2**13, 2**31, 6e11  # at most; of a group, and bytes of an operand
 _FIRST, _IN_EVERY_ORDER, _AT_RANDOM, _ROUNDS = 16, 2, 4, 4
 _OF_EACH_KIND, _SMALL = 4, 20.0  # routes; microseconds
 _FAR = 5  # times the first route's estimate: by a few rows' kernels a large product takes hundreds
@@ -102,30 +101,28 @@ def size_of(c: GemmConfig, p: Problem) -> tuple[int, int, int, int]:
 
 def drawn_groups(random: Random) -> Iterator[Entry]:
     """Groups of rows, and the first rows of matrices, without an end: few and many, of few rows and of many."""
-    while True:
-        groups, lines, stacked = 4 * _extent(random, _GROUPS / 4), _extent(random, _LINES), random.random() < 0.2
-        n, k = (64 * (15 + _extent(random, 112)) + random.choice((0, 0, 8, 32)) for _ in "nk")
-        m, rows = lines if stacked else groups * lines, groups * lines
+    for groups, lines, n, k in _drawn_experts(random, 1):
+        stacked = random.random() < 0.2
         layout = random.choice(("tn", "tn", "tt", "nn")) if stacked else random.choice(("tn", "tn", "tt"))
-        largest = 2 * max(rows * k, groups * k * n, rows * n)
-        if largest <= _MATRIX and 2 * rows * n * k <= _MOST_FLOPS:
-            axis = "batch" if stacked else "m"
-            yield {"groups": groups, "m": m, "n": n, "k": k, "axis": axis, "a": "bf16", "layout": layout}
+        m, axis = (lines, "batch") if stacked else (groups * lines, "m")
+        yield {"groups": groups, "m": m, "n": n, "k": k, "axis": axis, "a": "bf16", "layout": layout}
 
 
 def drawn_depths(random: Random) -> Iterator[Entry]:
     """Groups of k, without an end: few and many, of short sums and of long ones."""
+    for groups, lines, m, n in _drawn_experts(random, 16):
+        yield {"groups": groups, "m": m, "n": n, "k": groups * lines, "axis": "k", "a": "bf16", "layout": "nt"}
+
+
+def _drawn_experts(random: Random, least: int) -> Iterator[tuple[int, int, int, int]]:
+    """How many, how many lines each has, and its matrix."""
     while True:
-        groups, lines = 4 * _extent(random, _GROUPS / 4), 16 * _extent(random, _LINES / 16)
-        m, n = (64 * int(16 * 8 ** random.random()) + random.choice((0, 0, 8, 32)) for _ in "mn")
-        k = groups * lines
-        fits = 2 * max(k * m, k * n) <= _MATRIX and 2 * groups * m * n <= _RESULTS
-        if fits and 2 * m * n * k <= _MOST_FLOPS:
-            yield {"groups": groups, "m": m, "n": n, "k": k, "axis": "k", "a": "bf16", "layout": "nt"}
-
-
-def _extent(random: Random, most: float) -> int:
-    return int(most ** random.random())
+        groups = 4 * int((_GROUPS / 4) ** random.random())
+        lines = least * int((_LINES / least) ** random.random())
+        x, y = (64 * int(16 * 8 ** random.random()) + random.choice((0, 0, 8, 32)) for _ in "xy")
+        largest = 2 * groups * max(lines * x, lines * y, x * y)
+        if largest <= _MATRIX and 2 * groups * lines * x * y <= _MOST_FLOPS:
+            yield groups, lines, x, y
 
 
 def drawn(sums: str, seed: int) -> Iterator[Any]:

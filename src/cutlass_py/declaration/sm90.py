@@ -295,7 +295,7 @@ def _grouped_fp8_core(pair: Pair) -> Iterator[GemmConfig]:
     same = pair == ("e4m3", "e4m3")
     for design in tiles.SM90_GROUPED_PROMOTED if same else tiles.SM90_GROUPED_PROMOTED_LEAST:
         yield _sm90(pair, "tn", "bf16", "fused_scaled", design)
-    for design in tiles.SM90_GROUPED_FAST if same else tiles.SM90_GROUPED_LEAST:
+    for design in tiles.SM90_GROUPED if same else tiles.SM90_GROUPED_LEAST:
         yield _sm90(pair, "tn", "bf16", "fused_scaled", design, "fast")
     for design in tiles.SM90_GROUPED_BLOCK if same else tiles.SM90_GROUPED_BLOCK_LEAST:
         yield _sm90(pair, "tn", "bf16", "fused", design)
@@ -326,7 +326,7 @@ def grouped_declared() -> Iterator[GemmConfig]:
             yield _sm90(pair, "tn", d, "fused_scaled", design, "fast")
         for design in tiles.SM90_GROUPED_PROMOTED:
             yield _sm90(pair, "tn", d, "fused_scaled", design)
-        for design in tiles.SM90_GROUPED_FAST:
+        for design in tiles.SM90_GROUPED:
             yield _sm90(pair, "tn", d, "fused_scaled", design, "fast")
         for design in tiles.SM90_GROUPED_BLOCK:
             yield _sm90(pair, "tn", d, "fused", design)

@@ -318,18 +318,17 @@ SM90_LEAN_PROMOTED_DIRECT: list[Design] = _lean(128, (128,), "I", "coopdirect")
 # Groups of lines: few for each go to the right operand's side, where tiles are narrow.
 SM90_GROUPED: list[Design] = [
     *_lean(64, (16, 32), "I", "pingponggrouped", 128, swaps=("swap",)),
-    *_lean(128, (32, 64, 128), "I", "pingponggrouped", swaps=("swap",)),
+    *_lean(128, (32, 64, 96, 128, 192), "I", "pingponggrouped", swaps=("swap",)),
     *_lean(64, (128, 256), "I", "pingponggrouped", swaps=("",)),
     *_lean(128, (128,), "I", "pingponggrouped", swaps=("",)),
     *_lean(128, (16,), "I", "coopgrouped", 128, swaps=("swap",)),
-    *_lean(128, (256,), "I", "coopgrouped"),
+    *_lean(128, (160,), "I", "coopgrouped", swaps=("swap",)),
+    *_lean(128, (192, 256), "I", "coopgrouped", swaps=("",)),
 ]
 SM90_GROUPED_LEAST: list[Design] = [
     *_lean(64, (32,), "I", "pingponggrouped", 128, swaps=("swap",)),
     *_lean(128, (128,), "I", "pingponggrouped", swaps=("",)),
 ]
-# Of fp8 as the tensor cores sum it: what it has beside those of 16 bits.
-SM90_GROUPED_FAST: list[Design] = [*SM90_GROUPED, *_lean(128, (192,), "I", "pingponggrouped", swaps=("swap",))]
 # Promoted: every sum is there twice.
 SM90_GROUPED_PROMOTED: list[Design] = [
     *_lean(64, (16, 32, 64), "I", "pingponggrouped", swaps=("swap",)),
@@ -355,7 +354,7 @@ SM90_GROUPED_BLOCK_LEAST: list[Design] = [
 ]
 # Groups of k: of each a result, which the other warpgroup stores meanwhile.
 SM90_DEEP: list[Design] = [
-    *_lean(128, (128,), "I", "pingpongdeep", swaps=("",)),
+    *_lean(128, (128, 192), "I", "pingpongdeep", swaps=("",)),
     *_lean(64, (256,), "I", "pingpongdeep", swaps=("",)),
     *_lean(128, (256,), "I", "coopdeep", swaps=("",)),
     *_lean(256, (128,), "I", "coopdeep", swaps=("",)),
@@ -383,7 +382,7 @@ SM90_LEAN_PAIRS_LEAST: list[Design] = [
 ]
 SM90_GROUPED_PAIRS: list[Design] = [
     *_lean(128, (16,), "I", "pingponggrouped", 128, swaps=("swap",)),
-    *_lean(128, (32, 64, 128), "I", "pingponggrouped", swaps=("swap",)),
+    *_lean(128, (32, 64, 128, 192), "I", "pingponggrouped", swaps=("swap",)),
     *_lean(64, (256,), "I", "pingponggrouped", swaps=("",)),
     *_lean(128, (128,), "I", "pingponggrouped", swaps=("",)),
     *_lean(128, (256,), "I", "coopgrouped", swaps=("",)),
