@@ -56,7 +56,8 @@ def gpu(core, monkeypatch):
         beside=known.beside | {"launch": 8.0, "rate": known.beside["rate"] / 2},
     )
 
-    def measure(p, plans, rounds):
+    def measure(p, plans, rounds, group_ends):
+        assert not group_ends or (len(group_ends) == p.batch and sorted(group_ends)[-1] == max(p.m, p.k))
         with instead(H200, truth):
             estimates = Estimates(p, H200)
             return [[us * x for x in (1.0, 1.02, 0.98, 1.01)[:rounds]] for us in map(partial(took, estimates), plans)]
@@ -80,7 +81,7 @@ def test_what_ships_is_whole():
     (own,) = calibration.shipped()
     assert own.gpu == "NVIDIA H200" and list(own.sums) == list(SUMS)
     assert {*TILED} <= set(own.tiled) and set(own.beside) == set(BESIDE)
-    assert len(own.dumps()) < 90_000
+    assert len(own.dumps()) < 150_000
     for sums in SUMS:
         assert len(own.constants(sums)) == len(_core.wgmma_constants())
 

@@ -225,7 +225,7 @@ void bind_problem(nb::module_& m) {
           "The rows of a are found by their numbers, and copied before the product.")
       .def_ro("told", &Problem::told, "Where groups lie, the host knows.")
       .def_prop_ro(
-          "expected", [](const Problem& p) { return p.expected ? 1 << (p.expected - 1) : 0; },
+          "expected", [](const Problem& p) { return p.expected ? std::lround(std::exp2((p.expected - 1) / 8.0)) : 0; },
           "Lines of a group, about, as a power of 2; 0 where that was not said.")
       .def_ro("kernel", &Problem::kernel, "Number of the kernel asked for, -1 for none.")
       .def_ro("user", &Problem::user, "Number of the user's epilogue and the kinds of its operands, -1 for none.")

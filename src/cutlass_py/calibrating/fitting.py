@@ -2,7 +2,7 @@
 
 Robust least squares (Huber's) of the logarithm of estimate over time, by Levenberg and Marquardt's steps from the
 constants of before, which one that the problems say nothing about stays near. An arm counts by how near it is to its
-problem's best, and what all arms of a problem have in common counts little: the choice does not depend on it.
+problem's best, and what all arms of a problem have in common counts less: the choice among them does not depend on it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _WIDE = {"outside_along": 2.0, "lines16": 2.0, "panels32": 3.0, "panels16": 6.0,
          "joined": 1.0, "direct": 1.0, "narrow": 1.0, "rate": 0.3, "near": 1.0, "series": 1.0}  # fmt: skip
 _FAR = 3.5  # times the best: what is slower says nothing about the choice
 _NEAR, _LEAST = 0.2, 0.03  # an arm that is slower by this share counts 1/e, and this at least
-_COMMON = 0.1  # what counts of a problem's common error
+_COMMON = 0.3  # what counts of a problem's common error: kernels of other formulas are beside its arms
 _USUAL, _NOISE = 0.15, 0.03  # errors beyond the former count linearly; the latter is one unit
 # Of the constants of kernels without wgmma those that many of them share, but for what few routes tell apart.
 _COMMON_TILED = tuple(name for name in TILED if name not in ("instruction", "memory", "join", "gemv"))
@@ -92,7 +92,7 @@ class WgmmaReadings(Readings):
         near = [_near(entry["arms"]) for entry in entries]
         arms = [(entry, arm) for entry, (kept, _) in zip(entries, near, strict=True) for arm in kept]
         self.arms = _core.WgmmaArms(
-            [_size(entry["problem"], arm[0]) for entry, arm in arms],
+            [_size(entry, arm[0]) for entry, arm in arms],
             [design_of(_config(arm[0]), entry["activation"]) for entry, arm in arms],
             [(arm[1], arm[2]) for _, arm in arms],
         )
@@ -217,9 +217,12 @@ class RouteReadings(Readings):
         return found(1.0, np.inf, 1.0) - turned[0], found(0.0, 1.0, 1.0) - turned[1], turned[0], turned[1]
 
 
-def _size(problem: Any, kernel: str) -> tuple[int, int, int, int]:
+def _size(entry: Entry, kernel: str) -> tuple[int, int, int, int]:
     """m, n, k and how many, by which a kernel's time is estimated."""
-    return size_of(_config(kernel), _grouped(json.dumps(problem))) if isinstance(problem, dict) else tuple(problem)
+    problem = entry["problem"]
+    if not isinstance(problem, dict):
+        return tuple(problem)
+    return size_of(_config(kernel), _grouped(json.dumps(problem)), entry["sizes"])
 
 
 @cache

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from itertools import cycle
+from itertools import accumulate, cycle
 from math import isfinite
 from random import Random
 from typing import Any
@@ -32,13 +32,14 @@ from ..operations.gemm.suites import RANDOM
 from ..operations.gemm.wgmma_estimate import estimate, sums_of
 from ..operations.grouped_gemm import problems as grouped
 from ..operations.grouped_gemm.operation import mean_product
+from ..operations.grouped_gemm.suites import SPREADS, sizes_of
 
 Entry = dict[str, Any]  # a problem, and the microseconds of each round of what was run on it
 
 # Seconds of each part, of those that there are kernels for.
 SECONDS = {"usual": 36.0, "fast": 11.0, "promoted": 13.0, "factors": 11.0, GROUPS: 30.0, DEPTH: 12.0, ROUTES: 24.0}
 _DTYPES = dict(zip(SUMS, ("bf16", "e4m3_fast", "e4m3", "e4m3_block"), strict=False))  # of bench, by how they sum
-_GROUPS, _LINES, _MATRIX, _MOST_FLOPS = 2**8, 2**13, 2**31, 6e11  # at most; of a group, and bytes of an operand
+_GROUPS, _LINES, _MATRIX, _MOST_FLOPS = 2**8, 2**13, 2**31, 1.2e12  # at most; of a group, and bytes of an operand
 _FIRST, _IN_EVERY_ORDER, _AT_RANDOM, _ROUNDS = 16, 2, 4, 4
 _OF_EACH_KIND, _SMALL = 4, 20.0  # routes; microseconds
 _FAR = 5  # times the first route's estimate: by a few rows' kernels a large product takes hundreds
@@ -78,14 +79,17 @@ def _ours() -> list[CutlassKernel]:
 
 def _arms(sums: str, gpu: Gpu, random: Random, seed: int) -> Iterator[Entry]:
     groups = {GROUPS: drawn_groups, DEPTH: drawn_depths}.get(sums)
-    found = groups(random) if groups else (case.problem() for case in drawn(sums, seed))
-    for entry, activation in zip(found, cycle(_ACTIVATIONS), strict=False):
+    problems = groups(random) if groups else (case.problem() for case in drawn(sums, seed))
+    for entry, activation in zip(problems, cycle(_ACTIVATIONS), strict=False):
         p = problem_of({**entry, "activation": activation})
         choices = arms_of(p, gpu, random)
-        if len(choices) > 1:  # or it is packed, or odd
-            arms = [(choice.route.kernel.name, choice.raster, choice.swizzle, us) for choice, us in times(p, choices)]
-            problem = entry if p.grouped else (p.m, p.n, p.k, p.batch)
-            yield {"problem": problem, "activation": activation, "arms": arms}
+        if len(choices) < 2:  # it is packed, or odd
+            continue
+        sizes = sizes_drawn(p, random)
+        found = times(p, choices, list(accumulate(sizes)))
+        arms = [(choice.route.kernel.name, choice.raster, choice.swizzle, us) for choice, us in found]
+        problem = entry if p.grouped else (p.m, p.n, p.k, p.batch)
+        yield {"problem": problem, "sizes": sizes, "activation": activation, "arms": arms}
 
 
 def problem_of(entry: Entry) -> Problem:
@@ -94,9 +98,15 @@ def problem_of(entry: Entry) -> Problem:
     return made(entry, "cuda:0").problem
 
 
-def size_of(c: GemmConfig, p: Problem) -> tuple[int, int, int, int]:
-    """m, n, k and how many, as a kernel's time is estimated by."""
-    return mean_product(p, c) if p.grouped else (p.m, p.n, p.k, p.batch)
+def size_of(c: GemmConfig, p: Problem, sizes: Sequence[int] = ()) -> tuple[int, int, int, int]:
+    """m, n, k and how many, as a kernel's time is estimated by; of groups of such sizes, if they are told."""
+    return mean_product(p, c, sizes) if p.grouped else (p.m, p.n, p.k, p.batch)
+
+
+def sizes_drawn(p: Problem, random: Random) -> list[int]:
+    """Lines of each of a problem's groups, as unequal as in one of the suites."""
+    total = {"m": p.m, "k": p.k}.get("" if p.stacked else p.grouped, 0)
+    return list(sizes_of(random.choice(SPREADS), p.batch, total, random.random)) if total else []
 
 
 def drawn_groups(random: Random) -> Iterator[Entry]:
@@ -118,8 +128,8 @@ def _drawn_experts(random: Random, least: int) -> Iterator[tuple[int, int, int, 
     """How many, how many lines each has, and its matrix."""
     while True:
         groups = 4 * int((_GROUPS / 4) ** random.random())
-        lines = least * int((_LINES / least) ** random.random())
-        x, y = (64 * int(16 * 8 ** random.random()) + random.choice((0, 0, 8, 32)) for _ in "xy")
+        lines = least * int((_LINES / least) ** random.random() ** 0.5)  # of few, one is as another
+        x, y = (64 * int(12 * 12 ** random.random()) + random.choice((0, 0, 0, 0, 8, 32)) for _ in "xy")
         largest = 2 * groups * max(lines * x, lines * y, x * y)
         if largest <= _MATRIX and 2 * groups * lines * x * y <= _MOST_FLOPS:
             yield groups, lines, x, y
@@ -190,9 +200,9 @@ def routes_of(ranking: Sequence[Choice]) -> list[Choice]:
     return [choice for choices in kinds.values() for choice in choices[:_OF_EACH_KIND]]
 
 
-def times(p: Any, choices: Sequence[Choice]) -> Iterator[tuple[Choice, list[float]]]:
-    """Microseconds of each round, of those that ran."""
-    found = _core.measure(p, [launch_plan_of(choice, p) for choice in choices], _ROUNDS)
+def times(p: Any, choices: Sequence[Choice], ends: Sequence[int] = ()) -> Iterator[tuple[Choice, list[float]]]:
+    """Microseconds of each round, of those that ran; of groups that end there."""
+    found = _core.measure(p, [launch_plan_of(choice, p) for choice in choices], _ROUNDS, ends)
     for choice, us in zip(choices, found, strict=True):
         if all(map(isfinite, us)):
             yield choice, [round(t, 3) for t in us]

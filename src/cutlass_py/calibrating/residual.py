@@ -16,7 +16,7 @@ from ..operations.gemm.calibration import Tree
 if TYPE_CHECKING:
     from .fitting import RouteReadings, WgmmaReadings
 
-_DEPTH, _TREES, _RATE = 4, 60, 0.12
+_DEPTH, _TREES, _RATE = 4, 120, 0.15
 _ROUTE_TREES, _ROUTE_RATE = 120, 0.25  # kernels of several formulas differ in more ways (docs/performance/choice.md)
 _OPTIONS = {
     "max_depth": _DEPTH, "num_leaves": 2**_DEPTH, "min_data_in_leaf": 40, "seed": 1,

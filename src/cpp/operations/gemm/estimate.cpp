@@ -38,10 +38,14 @@ struct Side {
   double outside() const { return std::min(tiles * tile * cluster - extent, double(tile)); }
   // How many of the tiles that a block takes are last ones.
   double last(double waves) const { return std::min(1.0, ceil_div(waves, tiles) / waves); }
-  double slow(const EstimateConstants& c, double k) const {
+  // Lines begin at multiples of so many bytes.
+  int begins(double k) const {
     const int64_t line = int64_t(along ? extent : k) * size;
-    const auto begins_within = [&](int bytes) { return line % bytes != 0; };
-    return 1 + begins_within(128) * c.lines64 + begins_within(64) * c.lines32 + begins_within(32) * c.lines16;
+    return int(std::min<int64_t>(line & -line, 128));
+  }
+  double slow(const EstimateConstants& c, double k) const {
+    const int bytes = begins(k);
+    return 1 + (bytes < 128) * c.lines64 + (bytes < 64) * c.lines32 + (bytes < 32) * c.lines16;
   }
 };
 
@@ -88,7 +92,9 @@ void each_order(const Side& left, const Side& right, Use use) {
   X(waves, count / slots)               \
   X(idle, waves - count / slots)        \
   X(loaded, loaded)                     \
-  X(microseconds, microseconds)
+  X(microseconds, microseconds)         \
+  X(left_begins, left.begins(k))        \
+  X(right_begins, right.begins(k))
 
 struct Tiling {
   const EstimateConstants& c;

@@ -77,7 +77,7 @@ struct Problem {
   char grouped = 0;
   GroupRows rows = GroupRows::together;
   bool told = false;     // where groups lie, the host knows
-  uint8_t expected = 0;  // 1 + log2 of a group's lines, rounded up, where that was said; 0 where not
+  uint8_t expected = 0;  // 1 + 8 log2 of a group's lines, rounded, where they are known; 0 where not
   // Columns that are gates and values: 'b', of B, which has twice as many as D; 'd', of D, which has twice as many as
   // B.
   char pairs = 0;

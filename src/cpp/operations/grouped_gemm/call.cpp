@@ -81,10 +81,20 @@ void check_asked(nb::handle a, nb::handle b, const Keywords& keywords) {
   if (!keywords.epilogue.is_none()) refuse(Refusal("epilogue", "is given").hints("groups have none of the user's"));
 }
 
+using Lines = std::vector<std::pair<int64_t, int64_t>>;
+
+// Of groups that have any; 0 where nobody knows.
+int64_t usual_lines(const Lines& lines) {
+  int64_t sum = 0, count = 0;
+  for (const auto& [begin, end] : lines) sum += end - begin, count += end > begin;
+  return count ? sum / count : 0;
+}
+
 // `gather`: where rows are found by their numbers, which `request` then has as they will lie.
-Call canonical_call(const Request& request, const Groups& groups, const Numbers& numbers, const Gather* gather,
-                    const Asked& asked, const Keywords& keywords) {
-  Call call = canonicalise(request, groups, numbers, expected_from(asked.expected));
+Call canonical_call(const Request& request, const Groups& groups, const Numbers& numbers, const Lines& lines,
+                    const Gather* gather, const Asked& asked, const Keywords& keywords) {
+  const int64_t expected = expected_from(asked.expected);
+  Call call = canonicalise(request, groups, numbers, expected ? expected : usual_lines(lines));
   if (gather) call.problem.rows = GroupRows::gathered;
   call.problem.kernel = kernel_id(keywords.kernel);
   call.problem.jit = jit_allowed;
@@ -102,8 +112,6 @@ Call canonical_call(const Request& request, const Groups& groups, const Numbers&
   check_possible_overlaps(call.possible_overlaps);
   return call;
 }
-
-using Lines = std::vector<std::pair<int64_t, int64_t>>;
 
 // One dense product after the other.
 void run_each(const Execution& execution, const Request& request, const Groups& groups, const Lines& lines) {
@@ -129,14 +137,14 @@ std::string described(const Problem& p) {
 
 namespace {
 
-// Which bits are asked for again, and whether declared kernels may be compiled, makes no other problem of it; nor do
-// arrays that are aligned to more bytes.
+// Which bits are asked for again, whether declared kernels may be compiled, and how many lines are usual makes no other
+// problem of it; nor do arrays that are aligned to more bytes.
 void check_same(Problem found, const Problem& planned, const Operand& numbers) {
   constexpr std::pair<Role, uint8_t Problem::*> kAligned[] = {
       {Role::a, &Problem::align_a},    {Role::b, &Problem::align_b},       {Role::c, &Problem::align_c},
       {Role::out, &Problem::align_d},  {Role::bias, &Problem::align_bias}, {Role::gate, &Problem::align_gate},
       {Role::aux, &Problem::align_aux}};
-  found.jit = planned.jit, found.repeats = planned.repeats;
+  found.jit = planned.jit, found.repeats = planned.repeats, found.expected = planned.expected;
   for (const auto& [role, align] : kAligned) {
     const int bytes = 1 << found.*align, taken = 1 << planned.*align;
     if (bytes < taken && planned.device.type == DeviceType::cuda) {
@@ -175,9 +183,9 @@ nb::object grouped_gemm(nb::handle a, nb::handle b, const Asked& asked, const Ke
   std::optional<Gather> gather;
   if (rows) gather.emplace(request, **rows);
   const Groups groups = groups_of(request, *numbers);
-  Call call = canonical_call(request, groups, *numbers, gather ? &*gather : nullptr, asked, keywords);
-  if (settled) check_same(call.problem, settled->problem, *(*numbers).array);
   const Lines lines = (*numbers).on_host() ? read(groups, *numbers) : Lines();
+  Call call = canonical_call(request, groups, *numbers, lines, gather ? &*gather : nullptr, asked, keywords);
+  if (settled) check_same(call.problem, settled->problem, *(*numbers).array);
   bool divided = execution.on_host();
   if (divided && !keywords.kernel.is_none()) plan_for(call.problem);  // refuses what is no kernel of groups
   if (!divided && !settled && call.problem.told && !nothing_to_do(call.problem)) {
@@ -242,7 +250,7 @@ auto with_call(nb::handle a, nb::handle b, const Asked& asked, const Keywords& k
   const Groups groups = groups_of(request, *numbers);
   const bool known = (*numbers).on_host() && !(*numbers).array->metadata_only;
   Lines lines = known ? read(groups, *numbers) : Lines();
-  Call call = canonical_call(request, groups, *numbers, gather ? &*gather : nullptr, asked, keywords);
+  Call call = canonical_call(request, groups, *numbers, lines, gather ? &*gather : nullptr, asked, keywords);
   if (call.problem.told && !known) lines.resize(size_t(groups.count));
   if (call.problem.told) tell_groups(call, groups, lines);
   return use(call, request, groups, *numbers);

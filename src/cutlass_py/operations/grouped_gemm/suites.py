@@ -100,11 +100,18 @@ def _one(kind: str, spread: str, uniform: Callable[[], float]) -> Experts:
     lines = min(groups * mean, _MOST_FLOP // (2 * n * k), _MOST_LINES // (n + k))
     if kind == "even":
         spread, groups = "even", min(groups, lines // 2048)
-    return Experts(kind, spread, tuple(_sizes(spread, groups, lines, uniform)), n, k)
+    return Experts(kind, spread, tuple(sizes_of(spread, groups, lines, uniform)), n, k)
 
 
-def _sizes(spread: str, groups: int, lines: int, uniform: Callable[[], float]) -> Iterator[int]:
-    """Of this sum."""
+def sizes_of(spread: str, groups: int, lines: int, uniform: Callable[[], float]) -> Iterator[int]:
+    """Lines of each group, of this sum.
+
+    Args:
+        spread: of SPREADS.
+        groups: how many.
+        lines: of all together.
+        uniform: numbers of 0 to 1, one after the other.
+    """
     parts = [1.0] * groups
     if spread == "U(0.7, 1.3)":
         parts = [0.7 + 0.6 * uniform() for _ in parts]
