@@ -444,6 +444,18 @@ def test_lines_that_are_usual_are_no_more_than_there_are(said, seen):
     assert on_gpu(expected=said).problem.expected == seen
 
 
+@pytest.mark.parametrize(
+    ("sizes", "said", "seen"),
+    [([300, 0, 0, 304], None, 304), ([300, 0, 0, 304], 10, 10), ([0, 0, 0, 0], None, 0), ([1, 1, 1, 2], None, 1)],
+)
+def test_numbers_in_host_memory_say_how_many_lines_are_usual(sizes, said, seen):
+    """Of the groups that have any: those which have none take no time."""
+    a, b = TensorSpec((4096, 64), "bf16", device="cuda:63"), TensorSpec((4, 64, 128), "bf16", device="cuda:63")
+    given = {"sizes": np.array(sizes, "i4")}, {"offsets": np.cumsum(sizes)}
+    for numbers in given:
+        assert GroupedArguments(a, b, **numbers, expected=said).problem.expected == seen
+
+
 def test_groups_never_become_one_taller_product():
     """Whatever lies on top of one another, or is shared: a group has lines of its own."""
 
