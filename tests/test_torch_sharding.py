@@ -128,6 +128,52 @@ def grouped_parts(mesh):
     assert not any(placement == Partial() for _, _, _, placement, activation in seen if activation)
 
 
+def scaled_parts(mesh):
+    """Likewise of fp8, whose scales go with their rows and columns; a block is on one device.
+
+    Of what no process has to send: gloo sends no fp8.
+    """
+    from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
+
+    import cutlass_py.torch as ct
+
+    def placed(x, dim):
+        parts = [x] if dim is None else x.chunk(2, dim)
+        return DTensor.from_local(
+            parts[mesh.get_rank() % len(parts)], mesh, [Replicate() if dim is None else Shard(dim)]
+        )
+
+    torch.manual_seed(0)
+    ends = torch.tensor([4, 4, 10], dtype=torch.int32)
+    vectors, lines, squares = "RowWise", "BlockWise1x128", "BlockWise128x128"
+    rows, columns, deep = (((12, 256), (3, 256, 8)), ((3, 8, 256), (256, 12)), ((8, 12), (12, 16)))
+    for shapes, recipe, scales, of, result in (
+        (rows, vectors, ((12,), (3, 8)), (None, 2, None, 1), Shard(1)),
+        (rows, vectors, ((12,), (3, 8)), (1, 1, None, None), Partial()),
+        (rows, lines, ((12, 2), (3, 8, 2)), (None, 2, None, 1), Shard(1)),
+        (rows, squares, ((12, 2), (3, 4, 1)), (None, None, None, None), Replicate()),
+        (columns, vectors, ((3, 8), (12,)), (1, None, 1, None), Shard(0)),
+        (columns, lines, ((3, 8, 2), (12, 2)), (1, None, 1, None), Shard(0)),
+        (deep, vectors, ((24,), (48,)), (0, None, None, None), Shard(1)),
+        (deep, vectors, ((24,), (48,)), (None, 1, None, None), Shard(2)),
+    ):
+        a, b = (torch.randint(-2, 3, shape).to(torch.float8_e4m3fn) for shape in shapes)
+        of_a, of_b = (torch.rand(shape) for shape in scales)
+        recipes = (lines if recipe == squares else recipe, recipe)
+        wanted = ct.scaled_grouped_mm(a, b, of_a, recipes[0], of_b, recipes[1], offs=ends, output_dtype=torch.float32)
+        given = [placed(x, dim) for x, dim in zip((a, b, of_a, of_b), of, strict=True)]
+        found = ct.scaled_grouped_mm(
+            *given[:3], recipes[0], given[3], recipes[1], offs=placed(ends, None), output_dtype=torch.float32
+        )
+        assert found.placements[0] == result, (shapes, recipe, of, found.placements)
+        torch.testing.assert_close(found.full_tensor(), wanted)
+    zeros = [torch.zeros(shape).to(torch.float8_e4m3fn) for shape in ((8, 12), (4, 12, 16))]
+    ends, one = placed(torch.tensor([4, 4, 8, 8], dtype=torch.int32), None), placed(torch.ones(1), None)
+    with pytest.raises(RuntimeError, match="mat_b .* is sharded over its groups; expected it whole there"):
+        operands = placed(zeros[0], None), placed(zeros[1], 0)
+        ct.scaled_grouped_mm(*operands, one, "TensorWise", one, "TensorWise", offs=ends)
+
+
 def work(rank: int, port: int) -> None:
     from torch.distributed.device_mesh import init_device_mesh
 
@@ -138,6 +184,7 @@ def work(rank: int, port: int) -> None:
     every_sharding(mesh)
     quantized_parts(mesh)
     grouped_parts(mesh)
+    scaled_parts(mesh)
     torch.distributed.barrier()
     torch.distributed.destroy_process_group()
     # Without Python's own end, at which gloo's threads abort a process now and then: they still hold tensors, whose

@@ -449,13 +449,7 @@ def _shardings(*arguments: Any) -> list[tuple[list[Any], list[Any]]]:
 
     call, whole = _Call(*arguments), Replicate()
     a, b = len(call.a.shape), len(call.b.shape)
-    for name, x in (("mat_a", call.a), ("mat_b", call.b)):
-        if len(x.shape) == 3 and any(placement.is_shard(0) for placement in x.placements):
-            raise RuntimeError(
-                f"grouped_mm: {name} {tuple(x.shape)} is sharded over its groups; expected it whole there: send lines "
-                "to the device of their group, and multiply local tensors"
-            )
-    divided = "m" if b == 3 else "n" if a == 3 else "k"
+    divided = divided_axis("grouped_mm", call.a, call.b)
     d = 3 if divided == "k" else 2
 
     def way(result: Any, of_a: Any, of_b: Any, of_bias: Any) -> tuple[list[Any], list[Any]]:
@@ -469,6 +463,21 @@ def _shardings(*arguments: Any) -> list[tuple[list[Any], list[Any]]]:
     if call.activation == "identity" and (call.out_dtype or call.a.tensor_meta.dtype) in WIDE:
         ways["k"] = way(Partial(), Shard(a - 1), Shard(b - 2), Partial())
     return [way(whole, whole, whole, whole), *(found for axis, found in ways.items() if axis != divided)]
+
+
+def divided_axis(function: str, a: Any, b: Any) -> str:
+    """What groups divide, of operands as DTensor's rules see them.
+
+    Raises:
+        RuntimeError: the matrices of the groups are sharded over these.
+    """
+    for name, x in (("mat_a", a), ("mat_b", b)):
+        if len(x.shape) == 3 and any(placement.is_shard(0) for placement in x.placements):
+            raise RuntimeError(
+                f"{function}: {name} {tuple(x.shape)} is sharded over its groups; expected it whole there: send lines "
+                "to the device of their group, and multiply local tensors"
+            )
+    return "m" if len(b.shape) == 3 else "n" if len(a.shape) == 3 else "k"
 
 
 class _Grouped(torch.autograd.Function):  # type: ignore[misc]

@@ -14,7 +14,7 @@ from torch.overrides import handle_torch_function, has_torch_function
 from torch.utils.flop_counter import register_flop_formula
 
 from ..declaration.dtypes import BLOCK
-from .dtypes import FP8, NAME
+from .dtypes import FP8, NAME, WIDE
 from .fast_path import (
     any_lazy_or_wrapped,
     are_plain_types,
@@ -26,6 +26,7 @@ from .gemm_function import check_tensors, gemm
 from .grouped import (
     check_ends,
     check_groups,
+    divided_axis,
     flop,
     multiply_groups,
     new_result,
@@ -34,6 +35,7 @@ from .grouped import (
     wrong_operands,
 )
 from .operators import LIBRARY
+from .sharding import RULES, register_if_used
 
 _FUNCTION = "scaled_grouped_mm"
 # What the function calls the operands of grouped_gemm.
@@ -249,6 +251,8 @@ def _run(call: _Call) -> Tensor:
     """The operator; where nothing has to see it, without torch's dispatch."""
     tensors = call[:_TENSORS]
     unseen = no_interceptors() and are_plain_types(tensors) and not any_lazy_or_wrapped(tensors)
+    if not unseen:
+        register_if_used()
     found: Tensor = (_compute if unseen else operator)(*call)
     return found
 
@@ -271,7 +275,43 @@ def _keywords(call: _Call) -> dict[str, Any]:
     return {"bias": call.bias, "compute": _compute_name(call.fast), **scales}
 
 
+def _shardings(*arguments: Any) -> list[tuple[list[Any], list[Any]]]:
+    """DTensor's rules (sharding.py): as of grouped_gemm, scales with their rows and columns. No block is parted.
+
+    Raises:
+        RuntimeError: the matrices of the groups are sharded over these.
+    """
+    from torch.distributed.tensor import Partial, Replicate, Shard
+
+    call, whole = _Call(*arguments), Replicate()
+    a, b = len(call.a.shape), len(call.b.shape)
+    divided = divided_axis(_FUNCTION, call.a, call.b)
+    d = 3 if divided == "k" else 2
+    blocks = divided != "k" and len(call.scale_b.shape) == b
+
+    def way(result: Any, **parts: Any) -> tuple[list[Any], list[Any]]:
+        tensors = zip(_Call._fields, call[:_TENSORS], strict=False)
+        given = [None if x is None else parts.get(name, whole) for name, x in tensors]
+        return [result], given + [None] * (len(call) - _TENSORS)
+
+    def along(x: Any, extent: int, dim: int) -> Any:
+        return Shard(len(x.shape) + dim) if x is not None and x.shape[dim] == extent > 1 else whole
+
+    rows, columns = call.a.shape[-2], call.b.shape[-1]
+    ways = {"": way(whole)}
+    if divided != "m":
+        ways["m"] = way(Shard(d - 2), a=Shard(a - 2), scale_a=along(call.scale_a, rows, -2 if blocks else -1))
+    if divided != "n" and not (blocks and call.scale_b.shape[-1] != columns):
+        ways["n"] = way(
+            Shard(d - 1), b=Shard(b - 1), scale_b=along(call.scale_b, columns, -1), bias=along(call.bias, columns, -1)
+        )
+    if divided != "k" and not blocks and call.out_dtype in WIDE:
+        ways["k"] = way(Partial(), a=Shard(a - 1), b=Shard(b - 2), bias=Partial())
+    return list(ways.values())
+
+
 for _backend in ("CPU", "CUDA"):
     LIBRARY.impl("scaled_grouped_gemm", _compute, _backend)
 library.register_fake(operator, _fake, lib=LIBRARY)
 register_flop_formula(torch.ops.cutlass_py.scaled_grouped_gemm, get_raw=True)(flop)
+RULES[operator] = _shardings
