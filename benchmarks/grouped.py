@@ -3,20 +3,19 @@
     python benchmarks/grouped.py                        # --seed draws the same problems again
     python benchmarks/grouped.py --kinds rows --problems 50 --tune
 
-bf16, offsets on the device. benchmarks/README.md has the measuring rules, and what the kinds are.
+bf16 or fp8, offsets on the device. benchmarks/README.md has the measuring rules, and what the kinds are.
 """
 
 from __future__ import annotations
 
 import argparse
-import math
 import secrets
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
 
+from grouped_arms import COMPUTES, PLAIN, RATIOS, TORCH, Operands, arms_of, error_of
 from places import default_path
 
 import cutlass_py
@@ -24,138 +23,27 @@ from cutlass_py.bench import host
 from cutlass_py.bench.environment import environment, gpu_state
 from cutlass_py.bench.frameworks import Torch
 from cutlass_py.bench.results import OURS, Record, geomean, percentile, reason, write
-from cutlass_py.bench.timing import REGIMES, ROUNDS, Arm, alone, ratio_of, regime_us, rough_us, warm_up
+from cutlass_py.bench.timing import REGIMES, ROUNDS, alone, ratio_of, regime_us, rough_us, warm_up
 from cutlass_py.commands.bench import at_least
 from cutlass_py.declaration.dtypes import DTYPES
 from cutlass_py.dispatch import tuned
 from cutlass_py.operations.grouped_gemm.suites import KINDS, Experts, drawn
 from cutlass_py.support.terminal import print_table
 
-# Arms beside ours.
-TORCH, TUNED, COPY, DENSE = "torch", "tuned", "copy", "dense"
-SELECT, PLAIN, THREADS = "select", "plain", "threads"
-# What is printed: one arm's time over another's, above 1 where ours is faster.
-RATIOS = {
-    TORCH: (TORCH, OURS), TUNED: (TORCH, TUNED), COPY: (COPY, OURS), DENSE: (DENSE, OURS), SELECT: (SELECT, OURS),
-    PLAIN: (PLAIN, OURS), THREADS: (DENSE, THREADS),
-}  # fmt: skip
-TOP = 4  # experts of a token, where rows are gathered
-
-
-class Operands:
-    """`count` sets of a, b and the result; tokens and weights (experts, n, k) are row-major in memory."""
-
-    def __init__(self, p: Experts, gpu: Torch) -> None:
-        self.gpu, self.p, experts = gpu, p, len(p.sizes)
-        self.count = min(math.ceil(gpu.l2_bytes() / p.elements), 512)  # twice the cache, at 16 bits
-        self.sets = []
-        for _ in range(self.count):
-            x = gpu.random((p.lines, p.k), "bf16")
-            y = gpu.random((p.lines, p.n) if p.deep else (experts, p.n, p.k), "bf16")
-            d = x.new_empty((experts, p.k, p.n) if p.deep else (p.lines, p.n))
-            self.sets.append((x.mT, y, d) if p.deep else (x, y.mT, d))
-        self.ends = gpu.torch.tensor(p.ends, dtype=gpu.torch.int32, device=d.device)
-        if p.kind == "gather":
-            self.tokens = [gpu.random((max(p.lines // TOP, 1), p.k), "bf16") for _ in range(self.count)]
-            self.rows = gpu.torch.randint(0, len(self.tokens[0]), (p.lines,), dtype=gpu.torch.int32, device=d.device)
-            self.sets = [(x[self.rows], b, d) for x, (_, b, d) in zip(self.tokens, self.sets, strict=True)]
-
-    def __getitem__(self, index: int) -> tuple[Any, Any, Any]:
-        return self.sets[index % self.count]
-
-
-# ---------------------------------------------------------------------------------------------------- one problem
-
-
-def arms_of(operands: Operands, kernel: str, is_tuned: bool) -> list[Arm]:
-    """torch, and our default choice; where it is tuned, that by name and the tuned one. Of decoding a copy that moves
-    as many bytes as the weights have; of even groups our dense product of all rows by one expert."""
-    torch, ends, kind = operands.gpu.torch, operands.ends, operands.p.kind
-    if kind == "gather":
-        return gather_arms(operands)
-
-    def theirs(i: int) -> object:
-        return torch._grouped_mm(*operands[i][:2], offs=ends)
-
-    def ours(kernel: str | None) -> Callable[[int], object]:
-        def launch(i: int) -> None:
-            a, b, d = operands[i]
-            cutlass_py.grouped_gemm(a, b, offsets=ends, out=d, kernel=kernel)
-
-        return launch
-
-    def copy(i: int) -> None:
-        weights = operands[i][1].mT.flatten()
-        half = len(weights) // 2
-        weights[half : 2 * half].copy_(weights[:half])
-
-    def dense(i: int) -> None:
-        a, b, d = operands[i]
-        cutlass_py.gemm(a, b[0], out=d)
-
-    arms = [Arm(TORCH, theirs), Arm(OURS, ours(kernel if is_tuned else None))]
-    beside = {TUNED: (ours(None), is_tuned), COPY: (copy, kind == "decode"), DENSE: (dense, kind == "even")}
-    return arms + [Arm(name, launch) for name, (launch, wanted) in beside.items() if wanted]
-
-
-def gather_arms(operands: Operands) -> list[Arm]:
-    """Of rows by their numbers: torch, whose index_select goes before its product (and, as `select`, before ours), and
-    ours with `gather`. Beside them the product of rows that lie as they should, and what a kernel might reach whose
-    threads load rows: dense products of all rows by one expert, whose rows are aligned, or not."""
-    torch, ends, rows = operands.gpu.torch, operands.ends, operands.rows
-    lines, k = operands[0][0].shape
-    wide = operands.gpu.random((lines, k + 1), "bf16")[:, :k]
-
-    def theirs(i: int) -> object:
-        x = torch.index_select(operands.tokens[i % operands.count], 0, rows)
-        return torch._grouped_mm(x, operands[i][1], offs=ends)
-
-    def ours(i: int) -> None:
-        _, b, d = operands[i]
-        cutlass_py.grouped_gemm(operands.tokens[i % operands.count], b, offsets=ends, gather=rows, out=d)
-
-    def select(i: int) -> None:
-        _, b, d = operands[i]
-        x = torch.index_select(operands.tokens[i % operands.count], 0, rows)
-        cutlass_py.grouped_gemm(x, b, offsets=ends, out=d)
-
-    def plain(i: int) -> None:
-        a, b, d = operands[i]
-        cutlass_py.grouped_gemm(a, b, offsets=ends, out=d)
-
-    def dense(x: Any) -> Callable[[int], object] | None:
-        _, b, d = operands[0]
-        kernels = cutlass_py.get_kernels(cutlass_py.GemmArguments(x, b[0], out=d))  # that pack nothing
-
-        def launch(i: int) -> None:
-            a, b, d = operands[i]
-            cutlass_py.gemm(wide if x is wide else a, b[0], out=d, kernel=kernels[0])
-
-        return launch if kernels else None
-
-    found = {
-        TORCH: theirs,
-        OURS: ours,
-        SELECT: select,
-        PLAIN: plain,
-        DENSE: dense(operands[0][0]),
-        THREADS: dense(wide),
-    }
-    return [Arm(name, launch) for name, launch in found.items() if launch]
-
 
 def measure(p: Experts, gpu: Torch, args: argparse.Namespace) -> Record:
     """Everything about one problem, as it goes into the JSON."""
     operands = Operands(p, gpu)
     a, b, d = operands[0]
-    asked = cutlass_py.GroupedArguments(a, b, offsets=operands.ends, out=d)
+    asked = cutlass_py.GroupedArguments(a, b, offsets=operands.ends, out=d, **operands.beside)
     kernel = cutlass_py.explain(asked).chosen.route.kernel.name
     record: Record = {"kind": p.kind, "problem": str(p), "sizes": p.sizes, "sets": operands.count, "kernel": kernel}
     if args.tune and p.kind != "gather":
         record["tuned"] = cutlass_py.tune(asked).best.choice.route.kernel.name
     arms = arms_of(operands, kernel, args.tune)
-    record["error"] = {arm.name: error_of(operands, arm) for arm in arms if arm.name not in (COPY, DENSE, THREADS)}
-    limit = 4 * max(DTYPES["bf16"].roundoff, record["error"][TORCH])
+    checked = {*COMPUTES, PLAIN} if p.kind == "gather" else COMPUTES
+    record["error"] = {arm.name: error_of(operands, arm) for arm in arms if arm.name in checked}
+    limit = 4 * max(DTYPES["bf16"].roundoff, record["error"].get(TORCH, 0))
     record["wrong"] = [name for name, error in record["error"].items() if name != TORCH and not error < limit]
     rough = {arm.name: rough_us(gpu, arm) for arm in arms}
     for regime in args.regime:
@@ -166,25 +54,6 @@ def measure(p: Experts, gpu: Torch, args: argparse.Namespace) -> Record:
         }
         timed["TFLOP/s"], timed["GB/s"] = (x / timed["us"][OURS] / 1e6 for x in (p.flop, 2e3 * p.weights))
     return record
-
-
-def error_of(operands: Operands, arm: Arm) -> float:
-    """The largest error in some experts' results, over the largest element; NaN where anything was not written."""
-    (a, b, d), p, error, largest = operands[0], operands.p, 0.0, 0.0
-    operands.gpu.poison(d)
-    result = arm.launch(0)
-    result = d if result is None else result
-    by_size = sorted(range(len(p.sizes)), key=p.sizes.__getitem__)
-    for i in {0, by_size[0], by_size[len(by_size) // 2], by_size[-1], len(by_size) - 1}:
-        end = p.ends[i]
-        at = slice(end - p.sizes[i], end)
-        x, y, z = (a[:, at], b[at], result[i]) if p.deep else (a[at], b[i], result[at])
-        if p.sizes[i] or (p.deep and arm.name != TORCH):  # without lines, a gradient of torch's is anything
-            wanted = x.float() @ y.float()
-            error = max(error, float((z.float() - wanted).abs().max()))
-            largest = max(largest, float(wanted.abs().max()))
-    written = arm.name == TORCH or not bool(result.isnan().any())
-    return error / largest if written else math.nan
 
 
 # ---------------------------------------------------------------------------------------------------- what is said

@@ -105,7 +105,7 @@ class OnCpu(FakeGpu):
         self.torch = torch
 
     def random(self, shape, dtype):
-        return self.torch.from_numpy(super().random(shape, "f32")).to(self.torch.bfloat16)
+        return self.torch.from_numpy(super().random(shape, "f32")).to(getattr(self.torch, DTYPES[dtype].numpy))
 
     def reference(self, case):
         return lambda a, b, d, x, y: self.torch.mm(a, b, out=d)

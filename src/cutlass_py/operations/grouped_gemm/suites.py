@@ -11,10 +11,10 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-# By kind how many problems are drawn, unless another count is asked for. Of "rows" and "even" (large groups of one
-# size), of "decode" and of "gather" (rows by their numbers) groups divide the rows; of "k" the lines that the gradient
-# of the weights sums over.
-KINDS = {"rows": 28, "decode": 8, "k": 12, "even": 4, "gather": 4}
+# By kind how many problems are drawn, unless another count is asked for. Of "k" groups divide the lines that the
+# gradient of the weights sums over; of all others the rows: "even" has large groups of one size, "gather" rows by their
+# numbers, "gated" gates and values among the columns, "fp8" scales of rows and columns, "blocks" those of 128.
+KINDS = {"rows": 28, "decode": 8, "k": 12, "even": 4, "gather": 4, "gated": 8, "fp8": 8, "blocks": 4}
 SPREADS = ("even", "U(0.7, 1.3)", "Dirichlet(1)", "3/4 empty")
 # (n, k): DeepGEMM's suite, Qwen3-30B, GLM, Mixtral 8x7B, DeepSeek-V3, SonicMoE's, TransformerEngine's.
 LAYERS = (
@@ -23,7 +23,7 @@ LAYERS = (
 )  # fmt: skip
 _GROUPS = {
     "rows": (4, 8, 16, 32, 64, 128, 256), "decode": (128, 160, 256), "k": (4, 8, 16, 32, 64), "even": (4, 8, 16),
-    "gather": (8, 32, 128),
+    "gather": (8, 32, 128), "gated": (8, 32, 128), "fp8": (4, 8, 32, 64, 128), "blocks": (4, 8, 16),
 }  # fmt: skip
 _MOST_FLOP = 2 * 10**12  # some milliseconds
 _MOST_LINES = 2**29  # elements of what has a line for each token: 1 GB in 16 bits
@@ -96,11 +96,15 @@ def _one(kind: str, spread: str, uniform: Callable[[], float]) -> Experts:
     groups = min(pick(_GROUPS[kind]), most // (n * k))
     if kind == "decode":
         return Experts(kind, "1 to 16", tuple(1 + int(16 * uniform()) for _ in range(groups)), n, k)
-    mean = 4096 if kind == "even" else int(64 * 2 ** (7 * uniform()))
+    mean = 4096 if kind == "even" else int((1024 if kind == "blocks" else 64) * 2 ** (7 * uniform()))
     lines = min(groups * mean, _MOST_FLOP // (2 * n * k), _MOST_LINES // (n + k))
     if kind == "even":
         spread, groups = "even", min(groups, lines // 2048)
-    return Experts(kind, spread, tuple(sizes_of(spread, groups, lines, uniform)), n, k)
+    if kind == "blocks":
+        groups = min(groups, lines // 1024)
+    unit = 16 if kind == "fp8" else 1  # torch's kernel wants lines of whole sixteens
+    sizes = (unit * each for each in sizes_of(spread, groups, lines // unit, uniform))
+    return Experts(kind, spread, tuple(sizes), n, k)
 
 
 def sizes_of(spread: str, groups: int, lines: int, uniform: Callable[[], float]) -> Iterator[int]:
