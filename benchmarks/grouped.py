@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
-from grouped_arms import COMPUTES, PLAIN, RATIOS, TORCH, Operands, arms_of, error_of
+from grouped_arms import RATIOS, TORCH, Operands, arms_of, computing, error_of
 from places import default_path
 
 import cutlass_py
@@ -41,8 +41,7 @@ def measure(p: Experts, gpu: Torch, args: argparse.Namespace) -> Record:
     if args.tune and p.kind != "gather":
         record["tuned"] = cutlass_py.tune(asked).best.choice.route.kernel.name
     arms = arms_of(operands, kernel, args.tune)
-    checked = {*COMPUTES, PLAIN} if p.kind == "gather" else COMPUTES
-    record["error"] = {arm.name: error_of(operands, arm) for arm in arms if arm.name in checked}
+    record["error"] = {arm.name: error_of(operands, arm) for arm in arms if arm.name in computing(p)}
     limit = 4 * max(DTYPES["bf16"].roundoff, record["error"].get(TORCH, 0))
     record["wrong"] = [name for name, error in record["error"].items() if name != TORCH and not error < limit]
     rough = {arm.name: rough_us(gpu, arm) for arm in arms}

@@ -20,8 +20,9 @@ SELECT, PLAIN, THREADS, APART, FAST, TORCH_FAST = "select", "plain", "threads", 
 RATIOS = {
     TORCH: (TORCH, OURS), TUNED: (TORCH, TUNED), COPY: (COPY, OURS), DENSE: (DENSE, OURS), SELECT: (SELECT, OURS),
     PLAIN: (PLAIN, OURS), APART: (APART, OURS), FAST: (TORCH_FAST, FAST), THREADS: (DENSE, THREADS),
+    f"{DENSE}, {TUNED}": (DENSE, TUNED),
 }  # fmt: skip
-COMPUTES = {TORCH, OURS, TUNED, SELECT, APART, FAST, TORCH_FAST}  # the problem's result
+_COMPUTE = {TORCH, OURS, TUNED, SELECT, APART, FAST, TORCH_FAST}  # the problem's result
 TOP = 4  # experts of a token, where rows are gathered
 _FP8 = ("fp8", "blocks")
 
@@ -31,7 +32,9 @@ class Operands:
 
     def __init__(self, p: Experts, gpu: Torch) -> None:
         self.gpu, self.p, experts = gpu, p, len(p.sizes)
-        self.count = min(math.ceil(gpu.l2_bytes() / p.elements), 512)  # twice the cache, at 16 bits
+        item = 1 if p.kind in _FP8 else 2
+        size = item * (p.elements - p.lines * p.n) + 2 * p.lines * p.n // (2 if p.kind == "gated" else 1)
+        self.count = min(math.ceil(2 * gpu.l2_bytes() / size), 512)  # of all together twice the cache
         self.sets = []
         for _ in range(self.count):
             dtype = "e4m3" if p.kind in _FP8 else "bf16"
@@ -146,12 +149,15 @@ def _dense(operands: Operands) -> list[Arm]:
 
 def _apart(operands: Operands) -> list[Arm]:
     """Our product without gates, and with torch's activation behind it."""
-    z = operands[0][2].new_empty((operands.p.lines, operands.p.n))
-    plain = operands.ours(gated=None, out=z)
+    z = [d.new_empty((operands.p.lines, operands.p.n)) for *_, d in operands.sets]
+    operands.gpu.poison(z[0])  # whose result is checked before any other call
+
+    def plain(i: int) -> None:
+        operands.ours(gated=None, out=z[i % len(z)])(i)
 
     def apart(i: int) -> object:
         plain(i)
-        return _activated(operands, z)
+        return _activated(operands, z[i % len(z)])
 
     return [Arm(PLAIN, plain), Arm(APART, apart)]
 
@@ -203,6 +209,11 @@ def _of_gather(operands: Operands) -> list[Arm]:
         THREADS: dense(wide),
     }
     return [Arm(name, launch) for name, launch in found.items() if launch]
+
+
+def computing(p: Experts) -> set[str]:
+    """Arms whose result is the problem's."""
+    return _COMPUTE | {PLAIN} if p.kind == "gather" else _COMPUTE
 
 
 def error_of(operands: Operands, arm: Arm) -> float:

@@ -24,6 +24,8 @@ from cutlass_py.kernels.registry import kernel_named
 from cutlass_py.operations.gemm import calibration
 from cutlass_py.operations.gemm.calibration import BESIDE, ROUTES, SUMS, TILED, calibration_of, instead, nearest_of
 from cutlass_py.operations.gemm.cost import Estimates
+from cutlass_py.operations.gemm.wgmma_estimate import estimate
+from cutlass_py.operations.grouped_gemm.operation import mean_product
 
 H200 = replace(ABSENT, absent=False, driver=13000)
 INFO = {"name": H200.name, "cc": H200.cc, "sm_count": H200.sm_count, "driver": H200.driver}
@@ -57,7 +59,7 @@ def gpu(core, monkeypatch):
     )
 
     def measure(p, plans, rounds, group_ends):
-        assert not group_ends or (len(group_ends) == p.batch and sorted(group_ends)[-1] == max(p.m, p.k))
+        assert not group_ends
         with instead(H200, truth):
             estimates = Estimates(p, H200)
             return [[us * x for x in (1.0, 1.02, 0.98, 1.01)[:rounds]] for us in map(partial(took, estimates), plans)]
@@ -214,6 +216,28 @@ def test_constants_are_found_in_what_follows_from_them(gpu, trees, monkeypatch):
         assert scores[part]["problems"] == len(entries)
         assert scores[part]["after"]["geomean"] >= scores[part]["before"]["geomean"] - 0.005
         assert len(scores[part]["worst"]) <= 10
+
+
+@pytest.mark.parametrize("part", ["groups", "depth"])
+def test_groups_are_as_unequal_as_experts(gpu, built, no_trees, monkeypatch, part):
+    """And constants follow from times of the tiles that they have, whatever the choice knows of them."""
+    built(named("core", "grouped_gemm"))
+    known = nearest_of(H200)
+    truth = replace(known, sums=known.sums | {part: known.sums[part] | {"low": known.sums[part]["low"] + 0.8}})
+
+    def measure(p, plans, rounds, group_ends):
+        sizes = np.diff(group_ends, prepend=0).tolist()
+        assert p.stacked or (len(sizes) == p.batch and sum(sizes) == (p.m if part == "groups" else p.k))
+        configs = [kernel_named(plan.kernel).config for plan in plans]
+        with instead(H200, truth):
+            return [[estimate(c, H200, *mean_product(p, c, sizes))[0]] * rounds for c in configs]
+
+    monkeypatch.setattr(_core, "measure", measure)
+    entries = list(measuring.measure(part, H200, 1.5, 3))
+    spreads = [max(entry["sizes"]) / (sum(entry["sizes"]) / len(entry["sizes"])) for entry in entries if entry["sizes"]]
+    assert min(spreads) < 1.1 and max(spreads) > 3
+    found = fitting.fitted(known, {part: entries}, H200, [3])
+    assert found.sums[part]["low"] > known.sums[part]["low"] + 0.3
 
 
 def test_trees_are_grown_on_what_is_left(gpu):

@@ -10,10 +10,11 @@ import pytest
 
 import cutlass_py
 from cutlass_py import GroupedArguments, NoKernelError, TensorSpec, explain, get_kernels, grouped_gemm
-from cutlass_py.declaration.families import FAMILIES, named
+from cutlass_py.declaration.families import FAMILIES, find, named
 from cutlass_py.diagnostics import reproducer
 from cutlass_py.kernels.operation import class_of, operation_named
 from cutlass_py.kernels.registry import kernel_named
+from cutlass_py.operations.grouped_gemm.operation import mean_product
 
 MODES = ("m", "n", "k", "batch")
 SIZES = [3, 0, 5, 2, 0]
@@ -454,6 +455,29 @@ def test_numbers_in_host_memory_say_how_many_lines_are_usual(sizes, said, seen):
     given = {"sizes": np.array(sizes, "i4")}, {"offsets": np.cumsum(sizes)}
     for numbers in given:
         assert GroupedArguments(a, b, **numbers, expected=said).problem.expected == seen
+
+
+def test_products_of_one_size_that_have_as_many_tiles():
+    """By sizes, by what is usual, and as unequal as experts are; groups of k begin where all of it does."""
+    tall = find("sm90_grouped_bf16_bf16_f32_bf16_tn_128x128x64_1x1x1_leanpingponggrouped_fused")
+    deep = find("sm90_grouped_bf16_bf16_f32_bf16_nt_128x128x64_1x1x1_leanpingpongdeep_fused")
+    p = on_gpu(m=600, groups=4).problem
+    assert mean_product(p) == (150, 2048, 1024, 4)
+    assert mean_product(p, tall, [300, 0, 0, 300]) == (256, 2048, 1024, 3)
+    assert mean_product(p, tall, [150] * 4) == (256, 2048, 1024, 4)
+    assert mean_product(p, tall) == (256, 2048, 1024, 3)  # 1.69 tiles
+    assert mean_product(on_gpu(m=600, groups=4, expected=300).problem) == (304, 2048, 1024, 2)
+    assert mean_product(on_gpu("k", k=4096, groups=7).problem, deep) == (4096, 2048, 640, 7)
+    assert mean_product(on_gpu("k", k=4096, groups=7, expected=4096).problem, deep) == (4096, 2048, 4096, 7)
+    assert mean_product(on_gpu("k", k=4104, groups=7).problem, deep) == (4096, 2048, 592, 7)
+
+
+def test_a_class_is_of_any_sizes_that_the_host_knows():
+    a, b = TensorSpec((4096, 64), "bf16", device="cuda:63"), TensorSpec((4, 64, 128), "bf16", device="cuda:63")
+    problems = [GroupedArguments(a, b, sizes=np.array(x, "i4")).problem for x in ([300, 0, 0, 304], [7, 7, 7, 7])]
+    told, other = (operation_named("grouped_gemm").key_of(p) for p in problems)
+    assert told == other and "expected" not in told and problems[0].expected != problems[1].expected
+    assert " expected=9" in operation_named("grouped_gemm").key_of(on_gpu(expected=9).problem)
 
 
 def test_groups_never_become_one_taller_product():

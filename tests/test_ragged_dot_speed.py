@@ -38,6 +38,22 @@ def test_a_run(ragged, monkeypatch, tmp_path, capsys):
     assert "2 problems, seed 3" in printed and "JAX's time over ours: " in printed
 
 
+def test_one_that_fails_does_not_lose_the_others(ragged, monkeypatch, tmp_path, capsys):
+    measure = ragged.measure
+
+    def fails(p, jax):
+        if p is SMALL:
+            raise MemoryError
+        return measure(p, jax)
+
+    other = Experts("rows", "even", (2,) * 16, 16, 24)
+    monkeypatch.setattr(ragged, "measure", fails)
+    monkeypatch.setattr(ragged, "problems", lambda seed, number: [SMALL, other])
+    path = tmp_path / "x.json"
+    assert ragged.main(["--json", str(path)]) == 1 and len(json.loads(path.read_text())["timed"]) == 1
+    assert f"FAILED: {SMALL}: MemoryError" in capsys.readouterr().out
+
+
 def test_a_wrong_result_is_told(ragged, monkeypatch, tmp_path, capsys):
     import jax
 

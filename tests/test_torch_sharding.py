@@ -156,14 +156,19 @@ def scaled_parts(mesh):
         (columns, lines, ((3, 8, 2), (12, 2)), (1, None, 1, None), Shard(0)),
         (deep, vectors, ((24,), (48,)), (0, None, None, None), Shard(1)),
         (deep, vectors, ((24,), (48,)), (None, 1, None, None), Shard(2)),
+        (rows, "TensorWise", ((1,), (1,)), (None, 2, None, None), Shard(1)),
+        (columns, "TensorWise", ((1,), (1,)), (2, 0, None, None), Partial()),
     ):
         a, b = (torch.randint(-2, 3, shape).to(torch.float8_e4m3fn) for shape in shapes)
         of_a, of_b = (torch.rand(shape) for shape in scales)
+        bias = torch.rand(shapes[1][-1:] if shapes is columns else (3, shapes[1][-1]))
         recipes = (lines if recipe == squares else recipe, recipe)
-        wanted = ct.scaled_grouped_mm(a, b, of_a, recipes[0], of_b, recipes[1], offs=ends, output_dtype=torch.float32)
+        keywords = {"bias": bias, "offs": ends}
+        wanted = ct.scaled_grouped_mm(a, b, of_a, recipes[0], of_b, recipes[1], output_dtype=torch.float32, **keywords)
         given = [placed(x, dim) for x, dim in zip((a, b, of_a, of_b), of, strict=True)]
+        keywords = {name: placed(x, None) for name, x in keywords.items()}
         found = ct.scaled_grouped_mm(
-            *given[:3], recipes[0], given[3], recipes[1], offs=placed(ends, None), output_dtype=torch.float32
+            *given[:3], recipes[0], given[3], recipes[1], output_dtype=torch.float32, **keywords
         )
         assert found.placements[0] == result, (shapes, recipe, of, found.placements)
         torch.testing.assert_close(found.full_tensor(), wanted)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from dataclasses import replace
@@ -198,6 +199,16 @@ def test_trees_say_what_the_formula_leaves():
     assert model.times(arms) == [pytest.approx(us(c, *product))] and model.residuals(arms) == [pytest.approx(0.06)]
     features = dict(zip(_core.wgmma_features(), model.features(arms)[0], strict=True))
     assert features["tile_m"] == features["tile_n"] == 128 and features["left"] == features["k"] == 4096
+    assert features["left_begins"] == features["right_begins"] == 128  # bytes, as lines of 4096 do
+    for k, begins in ((4160, 128), (4128, 64), (4112, 32), (4104, 16)):
+        other = dict(
+            zip(
+                _core.wgmma_features(),
+                model.features(_core.WgmmaArms([(4096, 4096, k, 1)], [design], [tuple(order)]))[0],
+                strict=True,
+            )
+        )
+        assert other["left_begins"] == begins
     assert features["waves"] == pytest.approx(1024 / ABSENT.clusters[1]) and features["microseconds"] > 1
     bold = _core.WgmmaEstimates(constants, ABSENT.clusters, [_tree("k", 1, 0, -7.0)])
     assert math.log(bold.best(product, design)[0] / us(c, *product)) == pytest.approx(-0.1)  # no further
@@ -215,6 +226,17 @@ def test_what_ships_moves_no_estimate_far(sums):
     found = model.residuals(arms)
     assert -0.1 <= min(found) < max(found) - 0.04 and max(found) <= 0.1
     assert abs(sum(found) / len(found)) < 0.05
+
+
+@pytest.mark.parametrize("sums", SUMS)
+def test_an_estimate_is_a_time(sums):
+    """Of lines that begin anywhere, too, of which the fit may have seen none."""
+    model = _core.WgmmaEstimates(nearest_of(ABSENT).constants(sums), ABSENT.clusters, nearest_of(ABSENT).trees(sums))
+    kernels = [*FAMILIES["sm90_lean"].core, *FAMILIES["sm90_grouped"].core]
+    for design in {wgmma_estimate.design_of(c) for c in kernels if wgmma_estimate.sums_of(c) == sums}:
+        for m, n, k in itertools.product((1, 40, 5000), (24, 48, 1040, 4096), (8, 24, 1040, 1048, 4096)):
+            us = model.best((m, n, k, 3), design)[0]
+            assert 0.1 < us < 1e6, (design, m, n, k, us)
 
 
 def test_a_formula_wants_every_constant():

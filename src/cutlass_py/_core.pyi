@@ -677,7 +677,9 @@ class Problem:
 
     @property
     def expected(self) -> int:
-        """Lines of a group, about, as a power of 2; 0 where that was not said."""
+        """
+        Lines of a group, about, to an eighth of a power of 2: as the caller or the host knows them, else 0.
+        """
 
     @property
     def kernel(self) -> int:

@@ -122,6 +122,7 @@ GROUPED = [
     "sm90_grouped_f16_f16_f32_f16_tn_128x16x128_1x1x1_leancoopgroupedswap_fused",
     "sm90_grouped_bf16_bf16_f32_f32_nt_128x128x64_1x1x1_leanpingpongdeep_fused",
     "sm90_grouped_f16_f16_f32_f16_nt_256x128x64_1x1x1_leancoopdeep_fused",
+    "sm90_grouped_bf16_bf16_f32_bf16_nt_128x192x64_1x1x1_leanpingpongdeep_fused",
     # sums of fp8: promoted by parts, and by turns; fast; with factors in blocks: one for a tile's rows, for each column
     "sm90_grouped_e4m3_e4m3_f32_bf16_tn_64x32x128_1x1x1_leanpingponggroupedswap_fused_scaled",
     "sm90_grouped_e5m2_e4m3_f32_f32_tn_128x128x128_1x1x1_leancoopgrouped_fused_scaled",

@@ -128,12 +128,14 @@ def run(
     return out.array.astype("f8"), wanted
 
 
-# Of 16 bits with all sizes, of others with every other: all of them would take minutes.
+DEEP = [name for name in GROUPED if axes_of(name) == ("k",)]
+# Of 16 bits with all sizes, of others with every other: all of them would take minutes. Groups of k end with an
+# instruction's part of it, too.
 SIZED = [
     pytest.param(name, sizes, id=f"{name}-{len(sizes)}-{sum(sizes)}")
     for i, name in enumerate(GROUPED)
-    for j, sizes in enumerate(SIZES)
-    if DTYPES[find(name).a].bits == 16 or (i + j) % 2
+    for j, sizes in enumerate([*SIZES, [80, 48, 0, 128]])
+    if (name in DEEP if j == len(SIZES) else DTYPES[find(name).a].bits == 16 or (i + j) % 2)
 ]
 
 
@@ -310,3 +312,24 @@ def test_what_takes_several_products_has_no_plan(on, rng):
     for ask in (args.plan, args.workspace_size):
         with pytest.raises(ValueError, match="no kernel makes all of this, so that there is no plan of one"):
             ask()
+
+
+@pytest.mark.parametrize("name", [name for name in DEEP if find(name).accumulator != "s32"])
+def test_what_is_beside_a_group_of_k_reaches_nothing(on, rng, name):
+    """Not even NaN, in the instruction where one group ends and another begins."""
+    c, sizes = find(name), [70, 21, 40]
+    begin, end = 70, 91
+    shapes_ = shapes("k", 136, 3, 0)
+    dtypes = [DTYPES[dtype].stored for dtype in (c.a, c.b)]
+    x, y = (integers(rng, shape, dtype) for shape, dtype in zip(shapes_[:2], dtypes, strict=True))
+    wanted = rounded(x[:, begin:end].astype("f8") @ y[begin:end].astype("f8"), c.d)
+    x[:, :begin] = x[:, end:] = y[:begin] = y[end:] = np.nan
+    given = [
+        typed(on, placed("numpy", each, dtype, ALIGNED[layout]).array, dtype)
+        for each, dtype, layout in zip((x, y), dtypes, c.layout, strict=True)
+    ]
+    out = placed("numpy", None, c.d, "aligned", shapes_[2])
+    compute = compute_of(c.a, c.accumulator)
+    grouped_gemm(*given, out=typed(on, out.array, c.d), kernel=name, sizes=on(np.array(sizes, "i4")), compute=compute)
+    simulator.run()
+    np.testing.assert_array_equal(out.array[1].astype("f8"), wanted)

@@ -226,7 +226,7 @@ void bind_problem(nb::module_& m) {
       .def_ro("told", &Problem::told, "Where groups lie, the host knows.")
       .def_prop_ro(
           "expected", [](const Problem& p) { return p.expected ? std::lround(std::exp2((p.expected - 1) / 8.0)) : 0; },
-          "Lines of a group, about, as a power of 2; 0 where that was not said.")
+          "Lines of a group, about, to an eighth of a power of 2: as the caller or the host knows them, else 0.")
       .def_ro("kernel", &Problem::kernel, "Number of the kernel asked for, -1 for none.")
       .def_ro("user", &Problem::user, "Number of the user's epilogue and the kinds of its operands, -1 for none.")
       .def_prop_ro(

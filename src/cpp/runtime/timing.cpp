@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <limits>
 #include <random>
 #include <string>
@@ -127,7 +128,7 @@ std::vector<std::vector<float>> times_of(int device_id, size_t choices, const Ma
   std::vector<bool> failed(choices);
   int calls = 1;
   wait_for_device();  // work of other streams would take part
-  const auto begun = std::chrono::steady_clock::now();
+  auto begun = std::chrono::steady_clock::now();
   for (int round = -2; round < rounds; ++round) {  // the first one warms up, the next one tells how many calls to time
     for (size_t turn = 0; turn < choices; ++turn) {
       const size_t i = (turn + size_t(round + 2)) % choices;  // nobody is always the first on an idle device
@@ -154,8 +155,10 @@ std::vector<std::vector<float>> times_of(int device_id, size_t choices, const Ma
       fastest = std::min(fastest, time);
       if (round >= 0) times[i].push_back(time);
     }
-    const auto taken = std::chrono::steady_clock::now() - begun;
-    if (round == -1 && fastest >= kLong && taken < kSettled) --round;
+    const auto now = std::chrono::steady_clock::now();
+    const auto taken = now - begun;
+    if (round == -2) begun = now;  // what came before was the host's: modules are loaded
+    if (round == -1 && fastest >= kLong && std::isfinite(fastest) && taken < kSettled) --round;
     if (round < 0) calls = int(std::clamp(kBurst / std::max(fastest, 1.0f), 1.0f, float(kMostCalls)));
     if (round >= 0 && taken > kLongEnough) break;
   }

@@ -222,7 +222,7 @@ def _size(entry: Entry, kernel: str) -> tuple[int, int, int, int]:
     problem = entry["problem"]
     if not isinstance(problem, dict):
         return tuple(problem)
-    return size_of(_config(kernel), _grouped(json.dumps(problem)), entry["sizes"])
+    return size_of(_config(kernel), _grouped(json.dumps(problem)), entry.get("sizes", ()))
 
 
 @cache

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from .fitting import RouteReadings, WgmmaReadings
 
 _DEPTH, _TREES, _RATE = 4, 120, 0.15
-_ROUTE_TREES, _ROUTE_RATE = 120, 0.25  # kernels of several formulas differ in more ways (docs/performance/choice.md)
+_ROUTE_RATE = 0.25  # kernels of several formulas differ in more ways (docs/performance/choice.md)
 _OPTIONS = {
     "max_depth": _DEPTH, "num_leaves": 2**_DEPTH, "min_data_in_leaf": 40, "seed": 1,
     "bagging_fraction": 0.8, "bagging_freq": 1, "feature_fraction": 0.7, "objective": "huber", "alpha": 0.1,
@@ -45,17 +45,15 @@ def grown_of_routes(readings: RouteReadings) -> list[Tree]:
     """Trees of what the constants leave that the readings have."""
     features, left = readings.features(), readings.errors(readings.start())
     known = ~np.isnan(features[:, 0])
-    return boosted(features[known], left[known], readings.weights[known], _ROUTE_TREES, _ROUTE_RATE)
+    return boosted(features[known], left[known], readings.weights[known], _ROUTE_RATE)
 
 
-def boosted(
-    features: np.ndarray, values: np.ndarray, weights: np.ndarray, trees: int = _TREES, rate: float = _RATE
-) -> list[Tree]:
+def boosted(features: np.ndarray, values: np.ndarray, weights: np.ndarray, rate: float = _RATE) -> list[Tree]:
     """Trees whose sum is about such values of such features."""
     import lightgbm
 
     options = {**_OPTIONS, "learning_rate": rate}
-    found = lightgbm.train(options, lightgbm.Dataset(features, values, weight=weights), trees)
+    found = lightgbm.train(options, lightgbm.Dataset(features, values, weight=weights), _TREES)
     return [complete(tree["tree_structure"]) for tree in found.dump_model()["tree_info"]]
 
 

@@ -106,8 +106,9 @@ def tune(a: Any, b: Any = None, *, candidates: int = _CANDIDATES, **keywords: An
 def autotuning(*, quick: bool = False) -> Iterator[None]:
     """Within it, calls of this thread that are the first of their class are tuned before they run.
 
-    With `quick` the four choices that the model thinks best take three turns each, some milliseconds in all, and what
-    is found holds for this process alone; or else what `tune` does is done, and kept as it keeps it.
+    With `quick` the four choices that the model thinks best take three turns each, some milliseconds in all (where
+    calls take 25 us and more a tenth of a second, in which the clock settles), and what is found holds for this process
+    alone; or else what `tune` does is done, and kept as it keeps it.
 
     Compiled kernels only, and no class for which a table has a choice among them already; nor calls with
     `deterministic` alone, whose bits would depend on which kernel was a little faster; nor a call whose own streams are

@@ -45,8 +45,7 @@ struct Multiply {
 
   // A stage's products for 64 rows; the first line begins anew where nothing is to be added to.
   __device__ void stage(Sums& sums, int rows, int stage, bool adds) const {
-    const uint64_t left = descriptor<X::left_along, 64>(shared.left(stage) + (first_row / 64 + rows) * block);
-    const uint64_t right = descriptor<X::right_along, X::panel>(shared.right(stage));
+    const auto [left, right] = descriptors(rows, stage);
 #pragma unroll
     for (int i = 0; i < X::lines; ++i) {
       X::Product::multiply(sums, left + i * X::left_line / 16, right + i * X::right_line / 16, adds | i);
@@ -54,8 +53,7 @@ struct Multiply {
   }
   // Those of its first slabs.
   __device__ void slabs(Sums& sums, int rows, int stage, bool adds, int count) const {
-    const uint64_t left = descriptor<X::left_along, 64>(shared.left(stage) + (first_row / 64 + rows) * block);
-    const uint64_t right = descriptor<X::right_along, X::panel>(shared.right(stage));
+    const auto [left, right] = descriptors(rows, stage);
 #pragma unroll 1
     for (int i = 0; i < count; ++i) {
       X::Product::multiply_slab(sums, left + i * next_bytes<X::left_along, 64>(),
@@ -148,10 +146,19 @@ struct Multiply {
   }
 
  private:
+  struct Descriptors {
+    uint64_t left, right;
+  };
+  __device__ Descriptors descriptors(int rows, int stage) const {
+    return {descriptor<X::left_along, 64>(shared.left(stage) + (first_row / 64 + rows) * block),
+            descriptor<X::right_along, X::panel>(shared.right(stage))};
+  }
+
   // How many slabs of a stage, or other units of it, are a group's of k. What others have of these, in front of it and
   // behind, becomes zeros: by all threads of a warpgroup, of what it reads.
   template <int unit = kSlab>
   __device__ int keep_group(int stage, const Within& within, int step) const {
+    static_assert(unit == kSlab || !(X::left_along || X::right_along), "a thread clears one granule of a panel");
     constexpr int size = kLine / X::line;
     const int begin = max((within.begin - step * X::line) * size, 0);
     const int end = min((within.end - step * X::line) * size, kLine), count = (end + unit - 1) / unit;
@@ -170,7 +177,7 @@ struct Multiply {
   static __device__ void clear_others(Address operand, int begin, int end, int stop) {
     if constexpr (!along) return clear_row_ends<extent>(operand, begin, end, stop);
     constexpr int panel = panel_of(extent), row = panel * 2;
-    static_assert(kSlab / 2 * row <= 128 * kGranule, "a thread has no more than one granule of each panel");
+    static_assert(kSlab / 2 * row <= 128 * kGranule);
     const int at = end / 2 * row + int(threadIdx.x) % 128 * kGranule;
     if (at >= stop / 2 * row) return;
 #pragma unroll

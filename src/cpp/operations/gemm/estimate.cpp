@@ -45,7 +45,8 @@ struct Side {
   }
   double slow(const EstimateConstants& c, double k) const {
     const int bytes = begins(k);
-    return 1 + (bytes < 128) * c.lines64 + (bytes < 64) * c.lines32 + (bytes < 32) * c.lines16;
+    const double more = (bytes < 128) * c.lines64 + (bytes < 64) * c.lines32 + (bytes < 32) * c.lines16;
+    return 1 + std::max(more, 0.0);  // of what nobody has measured, constants may say anything
   }
 };
 
@@ -151,7 +152,7 @@ struct Tiling {
       return {multiply(), lines * (c.unaligned_line + rows * c.unaligned_row), 0};
     }
     double slow = right.slow(c, k);
-    if (x.right_along) slow += by_panel(x.n, 0, c.panels32, c.panels16);
+    if (x.right_along) slow += std::max(by_panel(x.n, 0, c.panels32, c.panels16), 0.0);
     const double bytes = load(left, left.slow(c, k)) + load(right, slow), per_byte = 1 / c.load;
     const double pauses = x.serial ? (x.slices - 1) * c.series : 0;
     return {multiply(), bytes * per_byte, (outside(left) + outside(right)) * per_byte + pauses};
