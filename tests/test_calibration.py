@@ -318,7 +318,7 @@ def test_several_calibrations_are_fitted_to_together(gpu, no_trees, place, capsy
 
 def test_the_command_measures_fits_and_is_taken(gpu, no_trees, place, capsys, monkeypatch):
     monkeypatch.setattr(measuring, "parts", lambda gpu: ["usual"])
-    assert main(["calibrate", "--seconds", "1", "--seed", "5"]) == 0
+    assert main(["calibrate", "--seconds", "3", "--seed", "5"]) == 0
     said = capsys.readouterr().out
     path = place / calibration.name_of(H200)
     assert str(path) in said and "seeds 5;" in said and not path.with_suffix(".measured").exists()

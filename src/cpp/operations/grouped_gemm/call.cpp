@@ -83,8 +83,9 @@ void check_asked(nb::handle a, nb::handle b, const Keywords& keywords) {
 
 using Lines = std::vector<std::pair<int64_t, int64_t>>;
 
-// Of groups that have any; 0 where nobody knows.
-int64_t usual_lines(const Lines& lines) {
+// Of groups that have any; 0 where nobody knows, or chooses by it.
+int64_t usual_lines(const Lines& lines, Device device) {
+  if (device.type != DeviceType::cuda) return 0;
   int64_t sum = 0, count = 0;
   for (const auto& [begin, end] : lines) sum += end - begin, count += end > begin;
   return count ? sum / count : 0;
@@ -94,7 +95,8 @@ int64_t usual_lines(const Lines& lines) {
 Call canonical_call(const Request& request, const Groups& groups, const Numbers& numbers, const Lines& lines,
                     const Gather* gather, const Asked& asked, const Keywords& keywords) {
   const int64_t expected = expected_from(asked.expected);
-  Call call = canonicalise(request, groups, numbers, expected ? expected : usual_lines(lines));
+  Call call =
+      canonicalise(request, groups, numbers, expected ? expected : usual_lines(lines, request.at(Role::a)->device));
   if (gather) call.problem.rows = GroupRows::gathered;
   call.problem.kernel = kernel_id(keywords.kernel);
   call.problem.jit = jit_allowed;
