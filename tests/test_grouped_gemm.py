@@ -381,8 +381,8 @@ def test_every_dtype_has_a_kernel_of_any_alignment(core, dtype, compute, layout,
         old = [k for k in get_kernels(args) if k.config.api == 2]
         assert old or (dtype in ("s8", "u8") and layout != "tn")
         chosen = explain(args).chosen
-        packs_a = axis == "k" and layout[0] == "n"  # takes longer than to pack b alone, or nothing
-        ours = dtype in ("bf16", "f16", "s8") or ((dtype, compute) == ("f32", "tf32") and not packs_a)
+        both_packed = axis == "k" and layout == "nt"  # takes longer than reading them element by element
+        ours = dtype in ("bf16", "f16", "s8") or ((dtype, compute) == ("f32", "tf32") and not both_packed)
         assert chosen and (chosen.route.kernel.config.api == 3) == (ours and not extents), chosen
 
 
@@ -446,15 +446,18 @@ def test_lines_that_are_usual_are_no_more_than_there_are(said, seen):
 
 
 @pytest.mark.parametrize(
-    ("sizes", "said", "seen"),
-    [([300, 0, 0, 304], None, 304), ([300, 0, 0, 304], 10, 10), ([0, 0, 0, 0], None, 0), ([1, 1, 1, 2], None, 1)],
+    ("sizes", "usual"), [([300, 0, 0, 304], 304), ([0, 0, 0, 0], 0), ([1, 1, 1, 2], 1), ([4096, 0, 0, 0], 4096)]
 )
-def test_numbers_in_host_memory_say_how_many_lines_are_usual(sizes, said, seen):
-    """Of the groups that have any: those which have none take no time."""
+def test_numbers_in_host_memory_say_how_many_lines_are_usual(sizes, usual):
+    """Of the groups that have any: those which have none take no time. The caller's word goes before."""
     a, b = TensorSpec((4096, 64), "bf16", device="cuda:63"), TensorSpec((4, 64, 128), "bf16", device="cuda:63")
-    given = {"sizes": np.array(sizes, "i4")}, {"offsets": np.cumsum(sizes)}
-    for numbers in given:
-        assert GroupedArguments(a, b, **numbers, expected=said).problem.expected == seen
+    for numbers in ({"sizes": np.array(sizes, "i4")}, {"offsets": np.cumsum(sizes)}):
+        p = GroupedArguments(a, b, **numbers).problem
+        assert (p.expected, p.usual) == (0, usual) and mean_product(p)[0] == (usual or 1024)
+        p = GroupedArguments(a, b, **numbers, expected=10).problem
+        assert (p.expected, p.usual) == (10, usual) and mean_product(p)[0] == 10
+    on_cpu = GroupedArguments(np.zeros((4096, 64)), np.zeros((4, 64, 128)), sizes=np.array(sizes, "i4"))
+    assert on_cpu.problem.usual == 0
 
 
 def test_products_of_one_size_that_have_as_many_tiles():
@@ -476,7 +479,7 @@ def test_a_class_is_of_any_sizes_that_the_host_knows():
     a, b = TensorSpec((4096, 64), "bf16", device="cuda:63"), TensorSpec((4, 64, 128), "bf16", device="cuda:63")
     problems = [GroupedArguments(a, b, sizes=np.array(x, "i4")).problem for x in ([300, 0, 0, 304], [7, 7, 7, 7])]
     told, other = (operation_named("grouped_gemm").key_of(p) for p in problems)
-    assert told == other and "expected" not in told and problems[0].expected != problems[1].expected
+    assert told == other and problems[0].usual != problems[1].usual
     assert " expected=9" in operation_named("grouped_gemm").key_of(on_gpu(expected=9).problem)
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import secrets
 from math import exp
+from random import Random
 
 import pytest
 from fake_gpu import OnCpu
 
 import cutlass_py
-from cutlass_py.operations.grouped_gemm.suites import KINDS, LAYERS, SPREADS, Experts, drawn
+from cutlass_py.operations.grouped_gemm.operation import SPREADS
+from cutlass_py.operations.grouped_gemm.suites import KINDS, LAYERS, Experts, drawn, sizes_of
 
 KEYS = ("rows", "decode", "k", "even", "gather", "gated", "fp8", "blocks")
 SMALL = {
@@ -130,6 +132,14 @@ def test_spreads_are_what_they_say():
         else:
             assert groups < 32 or max(p.sizes) > 2 * mean
     assert {p.spread for p in drawn("rows", 3, 4)} == {*SPREADS}
+
+
+@pytest.mark.parametrize("spread", SPREADS)
+def test_estimates_know_spreads_as_they_are_drawn(spread):
+    """By the middles of the quartiles."""
+    sizes = sorted(sizes_of(spread, 4000, 4_000_000, Random(5).random))
+    middles = [sizes[4000 * quartile // 8] / 1000 for quartile in (1, 3, 5, 7)]
+    assert middles == pytest.approx(SPREADS[spread], abs=0.08)
 
 
 # ---------------------------------------------------------------------------------------- the arms

@@ -678,7 +678,13 @@ class Problem:
     @property
     def expected(self) -> int:
         """
-        Lines of a group, about, to an eighth of a power of 2: as the caller or the host knows them, else 0.
+        Lines of a group, to an eighth of a power of 2; 0 where the caller has not said it.
+        """
+
+    @property
+    def usual(self) -> int:
+        """
+        Likewise of those that have any, in the mean; 0 where the host does not know them.
         """
 
     @property

@@ -225,8 +225,11 @@ void bind_problem(nb::module_& m) {
           "The rows of a are found by their numbers, and copied before the product.")
       .def_ro("told", &Problem::told, "Where groups lie, the host knows.")
       .def_prop_ro(
-          "expected", [](const Problem& p) { return p.expected ? std::lround(std::exp2((p.expected - 1) / 8.0)) : 0; },
-          "Lines of a group, about, to an eighth of a power of 2: as the caller or the host knows them, else 0.")
+          "expected", [](const Problem& p) { return lines_of_code(p.expected); },
+          "Lines of a group, to an eighth of a power of 2; 0 where the caller has not said it.")
+      .def_prop_ro(
+          "usual", [](const Problem& p) { return lines_of_code(p.usual); },
+          "Likewise of those that have any, in the mean; 0 where the host does not know them.")
       .def_ro("kernel", &Problem::kernel, "Number of the kernel asked for, -1 for none.")
       .def_ro("user", &Problem::user, "Number of the user's epilogue and the kinds of its operands, -1 for none.")
       .def_prop_ro(

@@ -31,8 +31,8 @@ from ..operations.gemm.problems import arguments
 from ..operations.gemm.suites import RANDOM
 from ..operations.gemm.wgmma_estimate import estimate, sums_of
 from ..operations.grouped_gemm import problems as grouped
-from ..operations.grouped_gemm.operation import mean_product
-from ..operations.grouped_gemm.suites import SPREADS, sizes_of
+from ..operations.grouped_gemm.operation import SPREADS, mean_product
+from ..operations.grouped_gemm.suites import sizes_of
 
 Entry = dict[str, Any]  # a problem, and the microseconds of each round of what was run on it
 
@@ -106,7 +106,7 @@ def size_of(c: GemmConfig, p: Problem, sizes: Sequence[int] = ()) -> tuple[int, 
 def sizes_drawn(p: Problem, random: Random) -> list[int]:
     """Lines of each of a problem's groups, as unequal as in one of the suites."""
     total = {"m": p.m, "k": p.k}.get("" if p.stacked else p.grouped, 0)
-    return list(sizes_of(random.choice(SPREADS), p.batch, total, random.random)) if total else []
+    return list(sizes_of(random.choice(tuple(SPREADS)), p.batch, total, random.random)) if total else []
 
 
 def drawn_groups(random: Random) -> Iterator[Entry]:
@@ -124,11 +124,11 @@ def drawn_depths(random: Random) -> Iterator[Entry]:
         yield {"groups": groups, "m": m, "n": n, "k": groups * lines, "axis": "k", "a": "bf16", "layout": "nt"}
 
 
-def _drawn_experts(random: Random, least: int) -> Iterator[tuple[int, int, int, int]]:
-    """How many, how many lines each has, and its matrix."""
+def _drawn_experts(random: Random, unit: int) -> Iterator[tuple[int, int, int, int]]:
+    """How many, how many lines each has (a multiple of that), and the extents of its matrix."""
     while True:
         groups = 4 * int((_GROUPS / 4) ** random.random())
-        lines = least * int((_LINES / least) ** random.random() ** 0.5)  # of few, one is as another
+        lines = unit * int((_LINES / unit) ** random.random() ** 0.5)  # of few, one is as another
         x, y = (64 * int(12 * 12 ** random.random()) + random.choice((0, 0, 0, 0, 8, 16, 32)) for _ in "xy")
         largest = 2 * groups * max(lines * x, lines * y, x * y)
         if largest <= _MATRIX and 2 * groups * lines * x * y <= _MOST_FLOPS:

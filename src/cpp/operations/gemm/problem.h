@@ -6,6 +6,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <string>
@@ -39,6 +40,12 @@ enum class Repeats : uint8_t { no, call, row };
 // How the rows of groups lie: one group behind the other, as they do where groups divide columns or k too; as the first
 // ones of a matrix for each; or anywhere in a, by their numbers.
 enum class GroupRows : uint8_t { together, first, gathered };
+
+// How many lines a group has, to an eighth of a power of two, so that few problems are told apart; 0 of none.
+inline uint8_t code_of_lines(int64_t lines) {
+  return lines ? uint8_t(1 + std::lround(8 * std::log2(double(lines)))) : 0;
+}
+inline int64_t lines_of_code(uint8_t code) { return code ? std::lround(std::exp2((code - 1) / 8.0)) : 0; }
 
 // The class of a call: everything that the choice of a plan depends on. Compared and hashed as bytes. An absent operand
 // has dtype none, layout 0 and alignment 0. Layouts of c, gate and aux are 't' (as D lies) or 'x'.
@@ -77,12 +84,13 @@ struct Problem {
   char grouped = 0;
   GroupRows rows = GroupRows::together;
   bool told = false;     // where groups lie, the host knows
-  uint8_t expected = 0;  // 1 + 8 log2 of a group's lines, rounded, where they are known; 0 where not
+  uint8_t expected = 0;  // lines of a group (code_of_lines), where the caller says them
   // Columns that are gates and values: 'b', of B, which has twice as many as D; 'd', of D, which has twice as many as
   // B.
   char pairs = 0;
   bool interleaved = false;  // a value lies behind each gate; or all values behind all gates
-  uint8_t unused[2] = {};
+  uint8_t usual = 0;         // of those that have any, where the host knows them: likewise
+  uint8_t unused[1] = {};
   Device device;
   int32_t kernel = -1;  // the kernel asked for by name, as numbered by the caller
   int32_t user = -1;  // the epilogue that the user wrote and the kinds of its operands, as numbered in user_epilogue.h

@@ -83,9 +83,8 @@ void check_asked(nb::handle a, nb::handle b, const Keywords& keywords) {
 
 using Lines = std::vector<std::pair<int64_t, int64_t>>;
 
-// Of groups that have any; 0 where nobody knows, or chooses by it.
-int64_t usual_lines(const Lines& lines, Device device) {
-  if (device.type != DeviceType::cuda) return 0;
+// Of groups that have any; 0 where nobody knows.
+int64_t usual_lines(const Lines& lines) {
   int64_t sum = 0, count = 0;
   for (const auto& [begin, end] : lines) sum += end - begin, count += end > begin;
   return count ? sum / count : 0;
@@ -94,9 +93,8 @@ int64_t usual_lines(const Lines& lines, Device device) {
 // `gather`: where rows are found by their numbers, which `request` then has as they will lie.
 Call canonical_call(const Request& request, const Groups& groups, const Numbers& numbers, const Lines& lines,
                     const Gather* gather, const Asked& asked, const Keywords& keywords) {
-  const int64_t expected = expected_from(asked.expected);
-  Call call =
-      canonicalise(request, groups, numbers, expected ? expected : usual_lines(lines, request.at(Role::a)->device));
+  Call call = canonicalise(request, groups, numbers, expected_from(asked.expected));
+  if (call.problem.device.type == DeviceType::cuda) call.problem.usual = code_of_lines(usual_lines(lines));
   if (gather) call.problem.rows = GroupRows::gathered;
   call.problem.kernel = kernel_id(keywords.kernel);
   call.problem.jit = jit_allowed;
@@ -146,7 +144,7 @@ void check_same(Problem found, const Problem& planned, const Operand& numbers) {
       {Role::a, &Problem::align_a},    {Role::b, &Problem::align_b},       {Role::c, &Problem::align_c},
       {Role::out, &Problem::align_d},  {Role::bias, &Problem::align_bias}, {Role::gate, &Problem::align_gate},
       {Role::aux, &Problem::align_aux}};
-  found.jit = planned.jit, found.repeats = planned.repeats, found.expected = planned.expected;
+  found.jit = planned.jit, found.repeats = planned.repeats, found.usual = planned.usual;
   for (const auto& [role, align] : kAligned) {
     const int bytes = 1 << found.*align, taken = 1 << planned.*align;
     if (bytes < taken && planned.device.type == DeviceType::cuda) {

@@ -1,7 +1,6 @@
 #include "operations/grouped_gemm/groups.h"
 
 #include <algorithm>
-#include <cmath>
 #include <string>
 
 namespace cutlass_py::grouping {
@@ -246,8 +245,7 @@ Call canonicalise(const Request& given, const Groups& g, const Numbers& numbers,
   p.grouped = g.axis == 'k' ? 'k' : (g.axis == 'm') == p.transposed ? 'n' : 'm';
   p.rows = g.stacked ? GroupRows::first : GroupRows::together, p.told = numbers.on_host();
   p.splits = 0;  // whoever asks for batch invariance: k is never in parts here
-  const int64_t lines = std::min(expected, std::max<int64_t>(g.total, 1));
-  if (lines) p.expected = uint8_t(1 + std::lround(8 * std::log2(double(lines))));
+  p.expected = code_of_lines(std::min(expected, std::max<int64_t>(g.total, 1)));
   call.groups = {numbers.array->data, g.kind, numbers.wide, p.grouped};
   if (p.empty_product && g.axis != 'k' && p.m && p.n && p.batch) {
     p.k = 0, p.empty_product = false;  // of other lines nothing may be written: a kernel sums nothing

@@ -39,7 +39,7 @@ class Gemm(Operation):
     # others, `signature` from all.
     not_in_key: ClassVar[tuple[str, ...]] = (
         "operation", "empty_product", "transposed", "jit", "splits", "kernel", "user", "device", "device_id", "block",
-        "signature", "grouped", "stacked", "gathered", "told", "expected", "columns_of_b", "interleaved",
+        "signature", "grouped", "stacked", "gathered", "told", "expected", "usual", "columns_of_b", "interleaved",
     )  # fmt: skip
 
     def arguments_from(self, entry: Mapping[str, Any], device: str) -> GemmArguments:

@@ -83,10 +83,12 @@ def adds_by_turns(c: GemmConfig) -> bool:
 def sums_of(c: GemmConfig) -> str:
     """How a kernel sums: fp8 by the tensor cores alone, or leaving them every 128 of k, with factors or without.
 
-    Of other dtypes those of groups, which find their tiles, have constants of their own.
+    Of other dtypes those of groups have constants of their own, for they find their tiles, or have many short sums. Of
+    those that are read along k nobody has measured groups of k.
     """
     if DTYPES[c.a].itemsize > 1 or c.accumulator == "s32":
-        return {"lines": GROUPS, "depth": DEPTH}.get(SCHEDULES[c.schedule].grouping, "usual")
+        grouping = SCHEDULES[c.schedule].grouping
+        return GROUPS if grouping == "lines" else DEPTH if grouping == "depth" and c.layout == "nt" else "usual"
     if c.accumulator == "fast":
         return "fast"
     return "factors" if SCHEDULES[c.schedule].block else "promoted"

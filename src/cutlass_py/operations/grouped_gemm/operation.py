@@ -6,9 +6,9 @@ have, or of the mean, where they are as unequal as experts are (docs/performance
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from math import ceil
 from typing import Any
 
@@ -28,9 +28,12 @@ from . import problem_text, problems
 from .arguments import GroupedArguments
 
 _GROUPS = ("grouped", "stacked", "told", "expected")  # what a problem says of them
-# Lines of a group over the mean, of groups that are even, uniform within 30%, exponential, or a quarter of all: their
-# quartiles' middles.
-_SPREAD = (1, 1, 1, 1, 0.775, 0.925, 1.075, 1.225, 0.134, 0.470, 0.981, 2.079, 0, 0, 0, 4)
+# How unequal experts are: of each spread the lines of a group over the mean, in the middles of its quartiles.
+SPREADS = {
+    "even": (1, 1, 1, 1), "U(0.7, 1.3)": (0.775, 0.925, 1.075, 1.225), "Dirichlet(1)": (0.134, 0.470, 0.981, 2.079),
+    "3/4 empty": (0, 0, 0, 4),
+}  # fmt: skip
+_SHARES = tuple(chain.from_iterable(SPREADS.values()))
 
 
 def mean_product(p: Problem, c: GemmConfig | None = None, sizes: Sequence[float] = ()) -> tuple[int, int, int, int]:
@@ -39,12 +42,12 @@ def mean_product(p: Problem, c: GemmConfig | None = None, sizes: Sequence[float]
     Args:
         p: the problem.
         c: the kernel.
-        sizes: lines of each group, where they are known better than by the problem.
+        sizes: lines of each group, where they are known; without them groups are as unequal as in all SPREADS.
     """
     one, groups = {"m": p.m, "n": p.columns_of_b, "k": p.k}, max(p.batch, 1)
     if p.grouped in one:
         total = one[p.grouped]
-        lines = min(p.expected, total) if p.expected else total if p.stacked else ceil(total / groups)
+        lines = min(p.expected or p.usual or (total if p.stacked else ceil(total / groups)), total)
         if p.grouped == "k":  # lines of k begin where those of all of it may
             unit = min(total & -total, 64) or 1
             lines = ceil(lines / unit) * unit
@@ -53,7 +56,7 @@ def mean_product(p: Problem, c: GemmConfig | None = None, sizes: Sequence[float]
         one[p.grouped] = lines
     if c and p.grouped in ("m", "n") and not p.stacked:
         tile = c.tile[(p.grouped == "n") != SCHEDULES[c.schedule].swap]
-        each = sizes or [one[p.grouped] * share for share in _SPREAD]
+        each = sizes or [one[p.grouped] * share for share in _SHARES]
         tiles = sum(ceil(lines / tile) for lines in each) / len(each)
         if tiles > 1:  # as a number of whole groups that have as many tiles together
             one[p.grouped], groups = tile * ceil(tiles), round(groups * tiles / ceil(tiles))
@@ -68,11 +71,6 @@ class GroupedGemm(Gemm):
     keys = problems.KEYS
     key = (*Gemm.key, *_GROUPS)
     not_in_key = tuple(name for name in Gemm.not_in_key if name not in _GROUPS)
-
-    def key_of(self, p: Problem) -> str:
-        """Without how many lines are usual where the host knows them: they change from call to call."""
-        found = super().key_of(p)
-        return re.sub(r" expected=\d+", "", found) if p.told else found
 
     def arguments_from(self, entry: Mapping[str, Any], device: str) -> Any:
         """Operands named by their dtype, aligned and without gaps."""

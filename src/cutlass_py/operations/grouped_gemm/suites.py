@@ -9,13 +9,14 @@ from itertools import accumulate
 from random import Random
 from typing import TypeVar
 
+from .operation import SPREADS
+
 T = TypeVar("T")
 
 # By kind how many problems are drawn, unless another count is asked for. Of "k" groups divide the lines that the
 # gradient of the weights sums over; of all others the rows: "even" has large groups of one size, "gather" rows by their
 # numbers, "gated" gates and values among the columns, "fp8" scales of rows and columns, "blocks" those of 128.
 KINDS = {"rows": 28, "decode": 8, "k": 12, "even": 4, "gather": 4, "gated": 8, "fp8": 8, "blocks": 4}
-SPREADS = ("even", "U(0.7, 1.3)", "Dirichlet(1)", "3/4 empty")
 # (n, k): DeepGEMM's suite, Qwen3-30B, GLM, Mixtral 8x7B, DeepSeek-V3, SonicMoE's, TransformerEngine's.
 LAYERS = (
     (6144, 7168), (7168, 3072), (4096, 4096), (4096, 2048), (1536, 2048), (2048, 768), (4096, 6144), (28672, 4096),
@@ -84,7 +85,8 @@ def drawn(kind: str, seed: int, count: int | None = None) -> list[Experts]:
         count: how many; by default as many as the kind has.
     """
     uniform = Random(f"{seed} {kind}").random  # which is the same on any machine
-    return [_one(kind, SPREADS[i % len(SPREADS)], uniform) for i in range(KINDS[kind] if count is None else count)]
+    spreads = tuple(SPREADS)
+    return [_one(kind, spreads[i % len(spreads)], uniform) for i in range(KINDS[kind] if count is None else count)]
 
 
 def _one(kind: str, spread: str, uniform: Callable[[], float]) -> Experts:
@@ -111,7 +113,7 @@ def sizes_of(spread: str, groups: int, lines: int, uniform: Callable[[], float])
     """Lines of each group, of this sum.
 
     Args:
-        spread: of SPREADS.
+        spread: of operation.py's SPREADS.
         groups: how many.
         lines: of all together.
         uniform: numbers of 0 to 1, one after the other.
