@@ -218,6 +218,24 @@ def test_constants_are_found_in_what_follows_from_them(gpu, trees, monkeypatch):
         assert len(scores[part]["worst"]) <= 10
 
 
+def test_nothing_is_held_out_that_the_constants_have_seen(gpu, no_trees, monkeypatch):
+    """Where all of it was seen, a quarter is, as a calibration that is repeated has it."""
+    entries = [{**e, "seed": i % 3} for i, e in enumerate(measuring.measure("usual", H200, 2.0, 3))]
+    known = replace(nearest_of(H200), evidence={"seeds": [1, 2]})
+    held = []
+    monkeypatch.setattr(
+        fitting, "choices", lambda part, known, held_out, gpu: held.append(held_out) or np.ones(len(held_out))
+    )
+    fitted_to = []
+    monkeypatch.setattr(fitting, "fit", lambda part, known, found, gpu: fitted_to.append(found) or known)
+    fitting.fitted(known, {"usual": entries}, H200, [0, 1, 2])
+    assert {e["seed"] for e in held[0]} == {0} and len(held[0]) == -(-len(entries[::3]) // 4)
+    assert len(fitted_to[0]) == len(entries) - len(held[0])
+    assert not [e for e in held[0] if any(e is x for x in fitted_to[0])]
+    fitting.fitted(replace(known, evidence={"seeds": [0, 1, 2]}), {"usual": entries}, H200, [0, 1, 2])
+    assert len(held[-1]) == -(-len(entries) // 4)
+
+
 @pytest.mark.parametrize("part", ["groups", "depth"])
 def test_groups_are_as_unequal_as_experts(gpu, built, no_trees, monkeypatch, part):
     """And constants follow from times of the tiles that they have, whatever the choice knows of them."""

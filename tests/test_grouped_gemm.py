@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 
 import ml_dtypes  # noqa: F401  (registers bfloat16 with NumPy)
 import numpy as np
@@ -10,11 +11,12 @@ import pytest
 
 import cutlass_py
 from cutlass_py import GroupedArguments, NoKernelError, TensorSpec, explain, get_kernels, grouped_gemm
+from cutlass_py.arrays.gpu import ABSENT
 from cutlass_py.declaration.families import FAMILIES, find, named
 from cutlass_py.diagnostics import reproducer
 from cutlass_py.kernels.operation import class_of, operation_named
 from cutlass_py.kernels.registry import kernel_named
-from cutlass_py.operations.grouped_gemm.operation import mean_product
+from cutlass_py.operations.grouped_gemm.operation import OPERATION, mean_product, products
 
 MODES = ("m", "n", "k", "batch")
 SIZES = [3, 0, 5, 2, 0]
@@ -461,18 +463,40 @@ def test_numbers_in_host_memory_say_how_many_lines_are_usual(sizes, usual):
 
 
 def test_products_of_one_size_that_have_as_many_tiles():
-    """By sizes, by what is usual, and as unequal as experts are; groups of k begin where all of it does."""
+    """By sizes and by what is usual; groups of k begin where all of it does."""
     tall = find("sm90_grouped_bf16_bf16_f32_bf16_tn_128x128x64_1x1x1_leanpingponggrouped_fused")
     deep = find("sm90_grouped_bf16_bf16_f32_bf16_nt_128x128x64_1x1x1_leanpingpongdeep_fused")
     p = on_gpu(m=600, groups=4).problem
     assert mean_product(p) == (150, 2048, 1024, 4)
-    assert mean_product(p, tall, [300, 0, 0, 300]) == (256, 2048, 1024, 3)
+    assert mean_product(p, tall, [300, 0, 0, 300]) == (384, 2048, 1024, 2)  # nothing is read of the others
+    assert mean_product(p, tall, [100, 0, 0, 20]) == (60, 2048, 1024, 2)
     assert mean_product(p, tall, [150] * 4) == (256, 2048, 1024, 4)
-    assert mean_product(p, tall) == (256, 2048, 1024, 3)  # 1.69 tiles
+    assert mean_product(p, tall) == (256, 2048, 1024, 4)
     assert mean_product(on_gpu(m=600, groups=4, expected=300).problem) == (304, 2048, 1024, 2)
     assert mean_product(on_gpu("k", k=4096, groups=7).problem, deep) == (4096, 2048, 640, 7)
     assert mean_product(on_gpu("k", k=4096, groups=7, expected=4096).problem, deep) == (4096, 2048, 4096, 7)
     assert mean_product(on_gpu("k", k=4104, groups=7).problem, deep) == (4096, 2048, 592, 7)
+
+
+TILES = {
+    "sm90_grouped_bf16_bf16_f32_bf16_tn_128x128x64_1x1x1_leanpingponggrouped_fused": [256, 256, 256, 640],
+    "sm80_grouped_bf16_bf16_f32_bf16_tn_64x64x32_32x32x32_s6_a8_persistent_linearc_told": [192, 192, 192, 640],
+}
+
+
+@pytest.mark.parametrize("name", TILES)
+def test_one_choice_is_made_for_all_that_sizes_may_be(name):
+    """Tiles as even groups, uniform, exponential ones, or a quarter of all have them; the time is the mean of these."""
+    kernel, gpu, groups = kernel_named(name), replace(ABSENT, absent=False), [4, 4, 4, 1]
+    p = on_gpu(m=600, groups=4).problem
+    seen = products(p, kernel.config)
+    assert [m for m, *_ in seen] == TILES[name] and [count for *_, count in seen] == groups
+    way = kernel.way(p, gpu)
+    alone = [OPERATION.forced(kernel, way, on_gpu("batch", m=m, groups=g).problem, gpu)[0] for m, _, _, g in seen]
+    mean = OPERATION.forced(kernel, way, p, gpu)[0]
+    assert min(alone) < mean < max(alone) and mean == pytest.approx(np.exp(np.mean(np.log(alone))), rel=1e-6)
+    told = products(on_gpu(m=600, groups=4, expected=300).problem, kernel.config)
+    assert {count for *_, count in told} == {2} and told[0] == told[-1]  # those without any are not among them
 
 
 def test_a_class_is_of_any_sizes_that_the_host_knows():

@@ -293,25 +293,28 @@ def _steps(readings: Readings, x: np.ndarray, start: np.ndarray, width: np.ndarr
 def fitted(known: Calibration, measured: Mapping[str, Sequence[Entry]], gpu: Gpu, seeds: Sequence[int]) -> Calibration:
     """A calibration with what suits the parts that were measured, and the evidence.
 
-    Constants of a part change where, found from three quarters of its problems, they choose better on the fourth one,
-    by more than the standard error of that; they are then those found from all.
+    Constants of a part change where they choose better on a quarter of its problems that was held out, by more than the
+    standard error of that; they are then those found from all. Nothing that `known` was fitted to is held out.
 
     Args:
         known: what it starts from.
-        measured: problems by part.
+        measured: problems by part; each may name the seed it is of.
         gpu: that was measured.
         seeds: of the problems; the first is that of the quarter.
 
     Raises:
         ValueError: there are too few problems of every part.
     """
-    found, scores = known, dict[str, Any]()
+    found, scores, seen = known, dict[str, Any](), set(known.evidence.get("seeds", ()))
     for part, problems in measured.items():
         entries = [entry for entry in map(_declared, problems) if entry]
         if len(entries) < _FEWEST:
             continue
         Random(seeds[0]).shuffle(entries)
-        held, others = entries[::4], [entry for i, entry in enumerate(entries) if i % 4]
+        entries.sort(key=lambda entry: entry.get("seed") in seen)
+        unseen = sum(entry.get("seed") not in seen for entry in entries) or len(entries)
+        held = entries[:unseen:4]
+        others = [entry for i, entry in enumerate(entries) if i % 4 or i >= unseen]
         before = choices(part, known, held, gpu)
         after = choices(part, fit(part, known, others, gpu), held, gpu)
         better = _is_better(before, after)

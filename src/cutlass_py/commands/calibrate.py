@@ -70,7 +70,8 @@ def _together(files: list[str], here: dict[str, Any]) -> tuple[list[int], dict[s
             raise ValueError(f"calibrate: --measured {name}: there is no such file")
         if found["seed"] in each:  # a problem would be in what is fitted to and in what is held out
             raise ValueError(f"calibrate: --measured {name}: seed {found['seed']} is in another of the files")
-        each[found["seed"]] = found["parts"]
+        seed = {"seed": found["seed"]}
+        each[found["seed"]] = {part: [entry | seed for entry in x] for part, x in found["parts"].items()}
     names = dict.fromkeys(chain.from_iterable(each.values()))
     return list(each), {part: [x for parts in each.values() for x in parts.get(part, ())] for part in names}
 

@@ -1,15 +1,15 @@
 """The grouped product as the engines see it: gemm's kernels, legality and formulas, for products of unequal size.
 
-What a kernel takes is estimated as for a batch of products of one size: of as many tiles as groups of `expected` lines
-have, or of the mean, where they are as unequal as experts are (docs/performance/choice.md).
+What a kernel takes is estimated as for a batch of products of one size that has as many tiles, once for each way in
+which sizes may be unequal; what is least in the mean of these is chosen (docs/performance/choice.md).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain
-from math import ceil
+from functools import lru_cache
+from math import ceil, prod
 from typing import Any
 
 from ..._core import Problem, TiledDesign
@@ -28,22 +28,42 @@ from . import problem_text, problems
 from .arguments import GroupedArguments
 
 _GROUPS = ("grouped", "stacked", "told", "expected")  # what a problem says of them
+Product = tuple[int, int, int, int]  # m, n, k and how many
 # How unequal experts are: of each spread the lines of a group over the mean, in the middles of its quartiles.
 SPREADS = {
     "even": (1, 1, 1, 1), "U(0.7, 1.3)": (0.775, 0.925, 1.075, 1.225), "Dirichlet(1)": (0.134, 0.470, 0.981, 2.079),
     "3/4 empty": (0, 0, 0, 4),
 }  # fmt: skip
-_SHARES = tuple(chain.from_iterable(SPREADS.values()))
 
 
-def mean_product(p: Problem, c: GemmConfig | None = None, sizes: Sequence[float] = ()) -> tuple[int, int, int, int]:
-    """m, n, k and how many: the product of one of a problem's groups, or what a kernel computes of it in tiles.
+def mean_product(p: Problem, c: GemmConfig | None = None, sizes: Sequence[float] = ()) -> Product:
+    """The product of one of a problem's groups, or what a kernel computes of it in tiles.
 
     Args:
         p: the problem.
         c: the kernel.
-        sizes: lines of each group, where they are known; without them groups are as unequal as in all SPREADS.
+        sizes: lines of each group; without them all have as many.
     """
+    one, groups = _one_of(p)
+    if c and _has_tiles(p):
+        one[p.grouped], groups = _whole_groups(tuple(sizes) or (one[p.grouped],), groups, _tile(p, c))
+    return one["m"], one["n"], one["k"], groups
+
+
+def products(p: Problem, c: GemmConfig) -> list[Product]:
+    """What a kernel computes of a problem in tiles, by each of SPREADS."""
+    if not _has_tiles(p):
+        return [mean_product(p, c)]
+    one, groups = _one_of(p)
+    found = []
+    for lines, count in _by_spread(one[p.grouped], groups, _tile(p, c), bool(p.expected or p.usual)):
+        one[p.grouped] = lines
+        found.append((one["m"], one["n"], one["k"], count))
+    return found
+
+
+def _one_of(p: Problem) -> tuple[dict[str, int], int]:
+    """Extents of the product of a group, and how many groups."""
     one, groups = {"m": p.m, "n": p.columns_of_b, "k": p.k}, max(p.batch, 1)
     if p.grouped in one:
         total = one[p.grouped]
@@ -54,13 +74,39 @@ def mean_product(p: Problem, c: GemmConfig | None = None, sizes: Sequence[float]
         elif lines and not p.stacked:
             groups = min(groups, ceil(total / lines))
         one[p.grouped] = lines
-    if c and p.grouped in ("m", "n") and not p.stacked:
-        tile = c.tile[(p.grouped == "n") != SCHEDULES[c.schedule].swap]
-        each = sizes or [one[p.grouped] * share for share in _SHARES]
-        tiles = sum(ceil(lines / tile) for lines in each) / len(each)
-        if tiles > 1:  # as a number of whole groups that have as many tiles together
-            one[p.grouped], groups = tile * ceil(tiles), round(groups * tiles / ceil(tiles))
-    return one["m"], one["n"], one["k"], groups
+    return one, groups
+
+
+def _has_tiles(p: Problem) -> bool:
+    """Whether groups end within tiles, each as it comes."""
+    return p.grouped in ("m", "n") and not p.stacked
+
+
+def _tile(p: Problem, c: GemmConfig) -> int:
+    return c.tile[(p.grouped == "n") != SCHEDULES[c.schedule].swap]
+
+
+@lru_cache(1024)
+def _by_spread(lines: int, groups: int, tile: int, of_any: bool) -> list[tuple[int, int]]:
+    """Lines of groups of one size, and how many: by each of SPREADS, of such a mean, or of one of those with any."""
+    found = []
+    for shares in SPREADS.values():
+        mean = len(shares) / sum(map(bool, shares)) if of_any else 1
+        sizes = [share * lines / mean for share in shares if share or not of_any]
+        found.append(_whole_groups(tuple(sizes), groups, tile))
+    return found
+
+
+def _whole_groups(sizes: Sequence[float], groups: int, tile: int) -> tuple[int, int]:
+    """Lines of groups of one size, and how many, that have as many tiles as groups of these."""
+    some = [lines for lines in sizes if lines]
+    if not some:
+        return 0, groups
+    lines, count = ceil(sum(some) / len(some)), groups * len(some) / len(sizes)  # of others nothing is read
+    tiles = sum(ceil(lines / tile) for lines in some) / len(some)
+    if tiles > 1:
+        lines, count = tile * ceil(tiles), count * tiles / ceil(tiles)
+    return lines, max(1, round(count))
 
 
 class GroupedGemm(Gemm):
@@ -131,16 +177,17 @@ class GroupedGemm(Gemm):
         return self._microseconds(kernel, p, gpu), kernel, way, 1
 
     def tile_order(self, kernel: CutlassKernel, p: Problem, gpu: Gpu) -> tuple[int, int]:
-        """That of a product of the mean size; 2.x kernels have one of their own."""
+        """That of the largest groups they may be, where it matters most; 2.x kernels have one of their own."""
         if kernel.config.api == 2:
             return 0, 1
-        return wgmma_estimate.estimate(kernel.config, gpu, *mean_product(p, kernel.config), p.activation)[1:]
+        largest = products(p, kernel.config)[-1]
+        return wgmma_estimate.estimate(kernel.config, gpu, *largest, p.activation)[1:]
 
     def tile_orders(self, kernel: CutlassKernel, p: Problem) -> Iterable[tuple[int, int]]:
-        """Those of a product of the mean size."""
+        """Those of the largest groups."""
         if kernel.config.api == 2:
             return ()
-        m, n, _, _ = mean_product(p, kernel.config)
+        m, n, _, _ = products(p, kernel.config)[-1]
         orders = wgmma_estimate.design_of(kernel.config).orders(m, n)
         return orders if len(orders) > 1 else ()
 
@@ -153,10 +200,15 @@ class GroupedGemm(Gemm):
         return None
 
     def _microseconds(self, kernel: CutlassKernel, p: Problem, gpu: Gpu) -> float:
-        one = mean_product(p, kernel.config)
-        if isinstance(design := tiled_design(kernel.config, p, gpu), TiledDesign):
-            return design.of_product(*one)
-        return wgmma_estimate.estimate(kernel.config, gpu, *one, p.activation)[0]
+        """Geometric mean over what the sizes may be."""
+        c, found = kernel.config, list[float]()
+        design = tiled_design(c, p, gpu)
+        for one in products(p, c):
+            if isinstance(design, TiledDesign):
+                found.append(design.of_product(*one))
+            else:
+                found.append(wgmma_estimate.estimate(c, gpu, *one, p.activation)[0])
+        return prod(found) ** (1 / len(found))
 
 
 OPERATION = GroupedGemm()
