@@ -39,7 +39,7 @@ Entry = dict[str, Any]  # a problem, and the microseconds of each round of what 
 # Seconds of each part, of those that there are kernels for.
 SECONDS = {"usual": 31.0, "fast": 9.0, "promoted": 11.0, "factors": 9.0, GROUPS: 28.0, DEPTH: 12.0, ROUTES: 20.0}
 _DTYPES = dict(zip(SUMS, ("bf16", "e4m3_fast", "e4m3", "e4m3_block"), strict=False))  # of bench, by how they sum
-_GROUPS, _LINES, _MATRIX, _MOST_FLOPS = 2**8, 2**13, 2**31, 1.2e12  # at most; of a group, and bytes of an operand
+_GROUPS, _LINES, _MATRIX, _MOST_FLOPS = 2**8, 2**13, 2**32, 1.2e12  # at most; of a group, and bytes of an operand
 _FIRST, _IN_EVERY_ORDER, _AT_RANDOM, _ROUNDS = 16, 2, 4, 4
 _OF_EACH_KIND, _SMALL = 4, 20.0  # routes; microseconds
 _FAR = 5  # times the first route's estimate: by a few rows' kernels a large product takes hundreds
@@ -129,7 +129,7 @@ def _drawn_experts(random: Random, unit: int) -> Iterator[tuple[int, int, int, i
     while True:
         groups = 4 * int((_GROUPS / 4) ** random.random())
         lines = unit * int((_LINES / unit) ** random.random() ** 0.5)  # of few, one is as another
-        x, y = (64 * int(12 * 12 ** random.random()) + random.choice((0, 0, 0, 0, 8, 16, 32)) for _ in "xy")
+        x, y = (64 * int(12 * 40 ** random.random()) + random.choice((*9 * (0,), 8, 16, 32)) for _ in "xy")
         largest = 2 * groups * max(lines * x, lines * y, x * y)
         if largest <= _MATRIX and 2 * groups * lines * x * y <= _MOST_FLOPS:
             yield groups, lines, x, y
