@@ -199,8 +199,9 @@ def test_trees_say_what_the_formula_leaves():
     assert model.times(arms) == [pytest.approx(us(c, *product))] and model.residuals(arms) == [pytest.approx(0.06)]
     features = dict(zip(_core.wgmma_features(), model.features(arms)[0], strict=True))
     assert features["tile_m"] == features["tile_n"] == 128 and features["left"] == features["k"] == 4096
-    assert features["left_begins"] == features["right_begins"] == 128  # bytes, as lines of 4096 do
-    for k, begins in ((4160, 128), (4128, 64), (4112, 32), (4104, 16)):
+    assert features["left_begins"] == features["right_begins"] == 1024  # bytes, as lines of 4096 do, and of more
+    assert features["columns_begin"] == 1024  # elements
+    for k, begins in ((4224, 256), (4160, 128), (4128, 64), (4112, 32), (4104, 16)):
         other = dict(
             zip(
                 _core.wgmma_features(),

@@ -129,10 +129,16 @@ def _drawn_experts(random: Random, unit: int) -> Iterator[tuple[int, int, int, i
     while True:
         groups = 4 * int((_GROUPS / 4) ** random.random())
         lines = unit * int((_LINES / unit) ** random.random() ** 0.5)  # of few, one is as another
-        x, y = (64 * int(12 * 40 ** random.random()) + random.choice((*9 * (0,), 8, 16, 32)) for _ in "xy")
+        x, y = _extent(random), _extent(random)
         largest = 2 * groups * max(lines * x, lines * y, x * y)
         if largest <= _MATRIX and 2 * groups * lines * x * y <= _MOST_FLOPS:
             yield groups, lines, x, y
+
+
+def _extent(random: Random) -> int:
+    """Of a layer: of 768 to 30,000, a multiple of a power of two as a rule."""
+    unit = 64 << random.randrange(5)
+    return unit * max(1, round(12 * 40 ** random.random() * 64 / unit)) + random.choice((*21 * (0,), 8, 16, 32))
 
 
 def drawn(sums: str, seed: int) -> Iterator[Any]:

@@ -41,7 +41,7 @@ struct Side {
   // Lines begin at multiples of so many bytes.
   int begins(double k) const {
     const int64_t line = int64_t(along ? extent : k) * size;
-    return int(std::min<int64_t>(line & -line, 128));
+    return int(std::min<int64_t>(line & -line, 1024));
   }
   double slow(const EstimateConstants& c, double k) const {
     const int bytes = begins(k);
@@ -95,7 +95,8 @@ void each_order(const Side& left, const Side& right, Use use) {
   X(loaded, loaded)                     \
   X(microseconds, microseconds)         \
   X(left_begins, left.begins(k))        \
-  X(right_begins, right.begins(k))
+  X(right_begins, right.begins(k))      \
+  X(columns_begin, columns_begin())
 
 struct Tiling {
   const EstimateConstants& c;
@@ -117,6 +118,11 @@ struct Tiling {
         waves(ceil_div(count, slots)),
         loaded(loaded_bytes()) {}
 
+  // Lines of D begin at multiples of so many elements.
+  int columns_begin() const {
+    const int64_t columns = int64_t((x.swap ? left : right).extent);
+    return int(std::min<int64_t>(columns & -columns, 1024));
+  }
   int blocks_of_tile() const { return x.serial ? 1 : x.slices; }
   int blocks() const { return x.cluster_m * x.cluster_n * blocks_of_tile(); }
   // Slices of blocks begin at every other line.
