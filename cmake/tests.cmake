@@ -5,7 +5,7 @@ add_custom_target(cpp_tests)
 set(canonical canonical.cpp epilogue.cpp overlap.cpp shapes.cpp user_epilogue.cpp)
 list(TRANSFORM canonical PREPEND src/cpp/operations/gemm/)
 list(APPEND canonical src/cpp/arrays/memory_overlap.cpp src/cpp/arrays/operand.cpp src/cpp/arrays/refusal.cpp)
-foreach(name problem overlap run launch_cache xla_gemm xla_grouped_gemm xla_quantize quantize tile_order)
+foreach(name problem overlap run launch_cache xla_gemm xla_grouped_gemm xla_quantize quantize tile_order timing_rounds)
   add_executable(test_${name} tests/cpp/test_${name}.cpp ${canonical})
   target_include_directories(test_${name} PRIVATE src/cpp ${CUTLASS_PY_GENERATED})
   # -UNDEBUG: a test may be an assertion, in every build type.

@@ -4,11 +4,10 @@
 #include <nanobind/stl/string.h>
 
 #include <algorithm>
-#include <chrono>
-#include <cmath>
-#include <limits>
 #include <random>
 #include <string>
+
+#include "runtime/timing_rounds.h"
 
 namespace nb = nanobind;
 
@@ -43,9 +42,6 @@ constexpr size_t kPattern = (size_t(1) << 18) + 1;
 
 // ------------------------------------------------------------------------------------------------ time
 
-constexpr int kMostCalls = 8;
-constexpr float kBurst = 400;  // microseconds of calls, as far as there are several
-
 // Calls in a row, as a program makes them: half of them follow one of ours, which they may overlap, and half a foreign
 // kernel; each finds its operands in memory alone.
 class Burst {
@@ -55,7 +51,7 @@ class Burst {
         flushed_(std::max<size_t>(2 * device::info(device_id).l2_bytes, size_t(128) << 20)),
         flush_(flushed_, device_id, stream) {
     const Sample& first = *samples_.emplace_back(make(stream, nullptr));
-    while (samples_.size() * first.bytes() < flushed_ && samples_.size() < kMostCalls) {
+    while (samples_.size() * first.bytes() < flushed_ && samples_.size() < size_t(TimingRounds::kMostCalls)) {
       samples_.push_back(make(stream, &first));
     }
   }
@@ -96,87 +92,53 @@ class Burst {
   std::vector<std::unique_ptr<Sample>> samples_;
 };
 
-// A phase of `tune` ends behind the round that reaches this.
-constexpr std::chrono::seconds kLongEnough(2);
-
-// Until then what takes long runs unmeasured: the clock settles where a long run has it. Of a short call the power
-// limit is not reached.
-constexpr std::chrono::milliseconds kSettled(100);
-constexpr float kLong = 25;  // microseconds
-// Of such calls those that take so many times the fastest do not run any more: they wait for memory for most of the
-// time, and what is measured beside them runs at a higher clock than in a program which never calls them.
-constexpr float kFar = 1.5f;
-
 void wait_for_device() {
   nb::gil_scoped_release waiting;  // what is queued may want the interpreter
   device::synchronize();
 }
 
 // A kernel written in Python has failed: a warning says so, and the others go on.
-bool left_out(const nb::python_error& error) {
+void leave_out(const nb::python_error& error) {
   if (!error.matches(PyExc_Exception)) throw error;  // an interrupt
   const std::string reason = nb::cast<std::string>(nb::str(error.value()));
   if (PyErr_WarnFormat(PyExc_RuntimeWarning, 1, "cutlass_py: a choice is not measured: %s", reason.c_str()) < 0) {
     nb::raise_python_error();  // warnings are errors
   }
-  return true;
 }
 
-std::vector<std::vector<float>> times_of(int device_id, size_t choices, const MakeSample& make, int rounds) {
+std::vector<std::vector<float>> times_of(int device_id, size_t choices, const MakeSample& make, int count) {
   const Stream stream = device::own_stream(device_id);
   Burst burst(device_id, make, stream);
   device::Timer rest;
   std::vector<device::Timer> timers(choices);
-  std::vector<std::vector<float>> times(choices);
-  std::vector<bool> failed(choices);
-  std::vector<float> far(choices);  // what they took, of those that do not run any more
-  int calls = 1;
+  TimingRounds rounds(choices, count);
   wait_for_device();  // work of other streams would take part
-  auto begun = std::chrono::steady_clock::now();
-  for (int round = -2; round < rounds; ++round) {  // the first one warms up, the next one tells how many calls to time
+  while (rounds.left()) {
     for (size_t turn = 0; turn < choices; ++turn) {
-      const size_t i = (turn + size_t(round + 2)) % choices;  // nobody is always the first on an idle device
-      if (failed[i] || far[i] > 0) continue;
+      const size_t i = rounds.turn(turn);
+      if (!rounds.runs(i)) continue;
       burst.start(timers[i]);
       try {
-        burst.queue(i, calls);
+        burst.queue(i, rounds.calls());
       } catch (const CudaError&) {
-        failed[i] = true;
+        rounds.failed(i);
       } catch (const nb::python_error& error) {
-        failed[i] = left_out(error);
+        leave_out(error);
+        rounds.failed(i);
       }
       burst.stop(timers[i]);
     }
     burst.start(rest);
-    burst.queue_rest(calls);
+    burst.queue_rest(rounds.calls());
     burst.stop(rest);
     nb::gil_scoped_release waiting;
     const float idle = rest.microseconds();
-    float fastest = std::numeric_limits<float>::infinity();
-    std::vector<float> latest(choices);
     for (size_t i = 0; i < choices; ++i) {
-      if (failed[i]) continue;
-      const float time = far[i] > 0 ? far[i] : (timers[i].microseconds() - idle) / float(calls);
-      fastest = std::min(fastest, time);
-      latest[i] = time;
-      if (round >= 0) times[i].push_back(time);
+      if (rounds.runs(i)) rounds.took(i, (timers[i].microseconds() - idle) / float(rounds.calls()));
     }
-    if (round == -1 && fastest >= kLong) {
-      for (size_t i = 0; i < choices; ++i) {
-        if (!failed[i] && latest[i] > kFar * fastest) far[i] = latest[i];
-      }
-    }
-    const auto now = std::chrono::steady_clock::now();
-    const auto taken = now - begun;
-    if (round == -2) begun = now;  // what came before was the host's: modules are loaded
-    if (round == -1 && fastest >= kLong && std::isfinite(fastest) && taken < kSettled) --round;
-    if (round < 0) calls = int(std::clamp(kBurst / std::max(fastest, 1.0f), 1.0f, float(kMostCalls)));
-    if (round >= 0 && taken > kLongEnough) break;
+    rounds.end(TimingRounds::Clock::now());
   }
-  for (size_t i = 0; i < choices; ++i) {
-    if (failed[i]) times[i] = {std::numeric_limits<float>::infinity()};
-  }
-  return times;
+  return rounds.times();
 }
 
 }  // namespace
