@@ -138,7 +138,8 @@ def _drawn_experts(random: Random, unit: int) -> Iterator[tuple[int, int, int, i
 def _extent(random: Random) -> int:
     """Of a layer: of 768 to 30,000, a multiple of a power of two as a rule."""
     unit = 64 << random.randrange(5)
-    return unit * max(1, round(12 * 40 ** random.random() * 64 / unit)) + random.choice((*21 * (0,), 8, 16, 32))
+    whole: int = max(1, round(768 * 40 ** random.random() / unit))
+    return unit * whole + random.choice((*21 * (0,), 8, 16, 32))
 
 
 def drawn(sums: str, seed: int) -> Iterator[Any]:
