@@ -8,6 +8,7 @@ import math
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from random import Random
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from cutlass_py.commands import main
 from cutlass_py.declaration.families import named
 from cutlass_py.dispatch.candidates import rank
 from cutlass_py.kernels.adaptation import Way
+from cutlass_py.kernels.operation import operation_named
 from cutlass_py.kernels.registry import kernel_named
 from cutlass_py.operations.gemm import calibration
 from cutlass_py.operations.gemm.calibration import BESIDE, ROUTES, SUMS, TILED, calibration_of, instead, nearest_of
@@ -232,7 +234,11 @@ def test_nothing_is_held_out_that_the_constants_have_seen(gpu, no_trees, monkeyp
     assert {e["seed"] for e in held[0]} == {0} and len(held[0]) == -(-len(entries[::3]) // 4)
     assert len(fitted_to[0]) == len(entries) - len(held[0])
     assert not [e for e in held[0] if any(e is x for x in fitted_to[0])]
-    fitting.fitted(replace(known, evidence={"seeds": [0, 1, 2]}), {"usual": entries}, H200, [0, 1, 2])
+    seen = replace(known, evidence={"seeds": [0], "earlier": [1, 2]})
+    assert fitting.fitted(seen, {"usual": entries}, H200, [0, 1, 2]).evidence["earlier"] == [0, 1, 2]
+    assert len(held[-1]) == -(-len(entries) // 4)
+    few = [{**e, "seed": 0 if i < 7 else 1} for i, e in enumerate(entries)]  # too few to judge by
+    fitting.fitted(known, {"usual": few}, H200, [0, 1])
     assert len(held[-1]) == -(-len(entries) // 4)
 
 
@@ -256,6 +262,20 @@ def test_groups_are_as_unequal_as_experts(gpu, built, no_trees, monkeypatch, par
     assert min(spreads) < 1.1 and max(spreads) > 3
     found = fitting.fit(part, known, entries, H200)
     assert found.sums[part]["low"] > known.sums[part]["low"] + 0.1
+
+
+def test_what_a_call_would_choose_is_measured(gpu, built):
+    """In the order that it would have."""
+    built(named("core", "grouped_gemm"))
+    operation = operation_named("grouped_gemm")
+    for entry in itertools.islice(measuring.drawn_groups(Random(3)), 30):
+        p = measuring.problem_of({**entry, "activation": "identity"})
+        arms = {(arm.route.kernel.name, arm.raster, arm.swizzle) for arm in measuring.arms_of(p, H200, Random(4))}
+        kernels = [kernel_named(name) for name in named("core", "grouped_gemm")]
+        takes = [k for k in kernels if k.config.family == "sm90_grouped" and isinstance(k.way(p, H200), Way)]
+        direct = [k for k in takes if not k.way(p, H200).detours]
+        best = min(direct, key=lambda k: operation.forced(k, k.way(p, H200), p, H200)[0])
+        assert (best.name, *operation.tile_order(best, p, H200)) in arms
 
 
 def test_trees_are_grown_on_what_is_left(gpu):
@@ -324,10 +344,14 @@ def test_several_calibrations_are_fitted_to_together(gpu, no_trees, place, capsy
         assert main(["calibrate", "--seed", str(seed), *options]) == 0
     problems = [len(json.loads(Path(name).read_text())["parts"]["usual"]) for name in files]
     capsys.readouterr()
+    of = []
+    fit = fitting.fitted
+    monkeypatch.setattr(fitting, "fitted", lambda known, parts, *rest: of.append(parts) or fit(known, parts, *rest))
     assert main(["calibrate", "--measured", *files, "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
     assert said["seeds"] == [0, 1] and said["held_out"]["usual"]["problems"] == sum(problems)
     assert calibration_of(H200).evidence["seeds"] == [0, 1]
+    assert [entry["seed"] for entry in of[0]["usual"]] == [0] * problems[0] + [1] * problems[1]
     assert main(["calibrate", "--measured", files[0], files[0]]) == 2
     assert "seed 0 is in another of the files" in capsys.readouterr().err
     assert main(["calibrate", "--measured", files[0], "--seed", "5"]) == 2

@@ -16,6 +16,7 @@ from cutlass_py.declaration.families import FAMILIES, find, named
 from cutlass_py.diagnostics import reproducer
 from cutlass_py.kernels.operation import class_of, operation_named
 from cutlass_py.kernels.registry import kernel_named
+from cutlass_py.operations.gemm import wgmma_estimate
 from cutlass_py.operations.grouped_gemm.operation import OPERATION, mean_product, products
 
 MODES = ("m", "n", "k", "batch")
@@ -478,25 +479,81 @@ def test_products_of_one_size_that_have_as_many_tiles():
     assert mean_product(on_gpu("k", k=4104, groups=7).problem, deep) == (4096, 2048, 592, 7)
 
 
-TILES = {
-    "sm90_grouped_bf16_bf16_f32_bf16_tn_128x128x64_1x1x1_leanpingponggrouped_fused": [256, 256, 256, 640],
-    "sm80_grouped_bf16_bf16_f32_bf16_tn_64x64x32_32x32x32_s6_a8_persistent_linearc_told": [192, 192, 192, 640],
-}
+TALL = "sm90_grouped_bf16_bf16_f32_bf16_tn_128x128x64_1x1x1_leanpingponggrouped_fused"
+WIDE = "sm90_grouped_bf16_bf16_f32_bf16_tn_128x192x64_1x1x1_leanpingponggroupedswap_fused"
+PORTABLE = "sm80_grouped_bf16_bf16_f32_bf16_tn_64x64x32_32x32x32_s6_a8_persistent_linearc_told"
 
 
-@pytest.mark.parametrize("name", TILES)
-def test_one_choice_is_made_for_all_that_sizes_may_be(name):
+@pytest.mark.parametrize(
+    ("name", "lines"), [(TALL, {256: (3, 4), 640: (1, 1)}), (PORTABLE, {192: (3, 4), 640: (1, 1)})]
+)
+def test_one_choice_is_made_for_all_that_sizes_may_be(name, lines):
     """Tiles as even groups, uniform, exponential ones, or a quarter of all have them; the time is the mean of these."""
-    kernel, gpu, groups = kernel_named(name), replace(ABSENT, absent=False), [4, 4, 4, 1]
+    kernel, gpu = kernel_named(name), replace(ABSENT, absent=False)
     p = on_gpu(m=600, groups=4).problem
     seen = products(p, kernel.config)
-    assert [m for m, *_ in seen] == TILES[name] and [count for *_, count in seen] == groups
+    assert {m: (spreads, groups) for (m, _, _, groups), spreads in seen.items()} == lines
     way = kernel.way(p, gpu)
-    alone = [OPERATION.forced(kernel, way, on_gpu("batch", m=m, groups=g).problem, gpu)[0] for m, _, _, g in seen]
+    alone = [
+        OPERATION.forced(kernel, way, on_gpu("batch", m=m, groups=groups).problem, gpu)[0]
+        for (m, _, _, groups), spreads in seen.items()
+        for _ in range(spreads)
+    ]
     mean = OPERATION.forced(kernel, way, p, gpu)[0]
     assert min(alone) < mean < max(alone) and mean == pytest.approx(np.exp(np.mean(np.log(alone))), rel=1e-6)
-    told = products(on_gpu(m=600, groups=4, expected=300).problem, kernel.config)
-    assert {count for *_, count in told} == {2} and told[0] == told[-1]  # those without any are not among them
+
+
+def extents(p, name):
+    """Of the axis that groups divide, of each product and how many, by a kernel."""
+    config = find(name)
+    return {
+        (m if p.grouped == "m" else n, groups): spreads for (m, n, _, groups), spreads in products(p, config).items()
+    }
+
+
+def test_sizes_may_be_no_larger_than_all_of_them():
+    """One group has all lines; two or three may leave them to one of them; no line is there twice."""
+    assert extents(on_gpu(m=600, groups=1).problem, TALL) == {(640, 1): 4}
+    assert extents(on_gpu(m=600, groups=2).problem, TALL) == {(384, 2): 3, (640, 1): 1}
+    assert extents(on_gpu(m=600, groups=3).problem, TALL) == {(256, 3): 3, (640, 1): 1}
+    assert extents(on_gpu(m=3, groups=128).problem, TALL) == {(1, 3): 3, (3, 1): 1}
+    assert extents(on_gpu(m=600, groups=4, expected=10**6).problem, TALL) == {(640, 1): 4}
+    for mean in range(1, 128):  # rounding makes no lines
+        assert extents(on_gpu(m=8 * mean, groups=8).problem, WIDE)[mean, 8] >= 2
+
+
+def test_no_group_without_lines_is_among_those_that_have_some():
+    """By the caller's word, and by what the host knows."""
+    a, b = TensorSpec((600, 1024), "bf16", device="cuda:63"), TensorSpec((4, 1024, 2048), "bf16", device="cuda:63")
+    by_host = GroupedArguments(a, b, sizes=np.array([300, 0, 300, 0], "i4")).problem
+    for p in (on_gpu(m=600, groups=4, expected=300).problem, by_host):
+        assert extents(p, TALL) == {(384, 2): 4}
+        assert mean_product(p, find(TALL), [300, 0, 0, 300]) == (384, 2048, 1024, 2)
+    assert extents(on_gpu(m=600, groups=4).problem, TALL) == {(256, 4): 3, (640, 1): 1}
+
+
+def test_tiles_of_groups_are_as_high_or_as_wide_as_they_lie():
+    """Of rows the tile's rows, of columns its columns; the other way round where operands change places."""
+    rows, columns = on_gpu(m=600, groups=4).problem, on_gpu("n", n=600, m=2048, groups=4).problem
+    assert extents(rows, WIDE) == {(150, 4): 2, (384, 2): 1, (768, 1): 1}  # 192
+    assert extents(columns, WIDE) == {(256, 4): 3, (640, 1): 1}  # 128
+    assert extents(rows, TALL) == extents(columns, TALL) == {(256, 4): 3, (640, 1): 1}
+
+
+def test_tiles_lie_as_the_largest_groups_want_them():
+    """There an order matters most, and in no other are there so many."""
+    kernel, gpu = kernel_named(TALL), replace(ABSENT, absent=False)
+    p = on_gpu(m=64 * 100, groups=64, n=4096, k=4096).problem
+    assert extents(p, TALL) == {(100, 64): 2, (256, 40): 1, (512, 16): 1}
+    orders = list(OPERATION.tile_orders(kernel, p))
+    design = wgmma_estimate.design_of(kernel.config)
+    assert orders == design.orders(512, 4096) != design.orders(100, 4096)
+    wanted = wgmma_estimate.estimate(kernel.config, gpu, 512, 4096, 4096, 16)[1:]
+    assert (
+        OPERATION.tile_order(kernel, p, gpu)
+        == wanted
+        != wgmma_estimate.estimate(kernel.config, gpu, 100, 4096, 4096, 64)[1:]
+    )
 
 
 def test_a_class_is_of_any_sizes_that_the_host_knows():

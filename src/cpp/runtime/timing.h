@@ -40,9 +40,9 @@ using MakeSample = std::function<std::unique_ptr<Sample>(device::Stream stream, 
 
 // Microseconds of a call by choice, one number for each round: `rounds`, or fewer (but one) where they take long. A
 // round queues up to eight calls in a row for each choice, whose operands are not in the L2 cache; every other one
-// follows a foreign kernel. Long calls first run until the clock has settled; those that are far behind run no more,
-// and their last number is repeated. Choices take turns, so that one that falls makes all of them slow. Infinite where
-// a choice cannot run, for want of memory for example.
+// follows a foreign kernel. Long calls first run until the clock has settled, and choices take turns, so that a clock
+// that falls makes all of them slow. What is far behind runs no more, and keeps its distance (timing_rounds.h).
+// Infinite where a choice cannot run, for want of memory for example.
 std::vector<std::vector<float>> measure(int device_id, size_t choices, const MakeSample& make, int rounds);
 
 // The same of a problem by plans, on samples of one kind: S(problem, plans, stream, like).

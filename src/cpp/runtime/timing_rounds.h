@@ -33,10 +33,10 @@ class TimingRounds {
   size_t size() const { return each_.size(); }
   int calls() const { return calls_; }
   // Whose turn it is: nobody is always the first on an idle device.
-  size_t turn(size_t i) const { return (i + size_t(round_ - kWarmUp)) % size(); }
+  size_t turn(size_t i) const { return (i + turns_) % size(); }
   bool runs(size_t i) const { return !each_[i].failed && each_[i].far < kFarRounds; }
 
-  void failed(size_t i) { each_[i].failed = true; }
+  void failed(size_t i) { each_[i].failed = failed_ = true; }
   // Microseconds of a call in this round, of one that runs.
   void took(size_t i, float time) { each_[i].latest = time; }
 
@@ -44,20 +44,27 @@ class TimingRounds {
   void end(Clock::time_point now) {
     float fastest = std::numeric_limits<float>::infinity();
     for (const Choice& x : each_) {
-      if (!x.failed) fastest = std::min(fastest, x.latest);
+      if (!x.failed && x.far < kFarRounds) fastest = std::min(fastest, x.latest);
     }
     if (round_ == kWarmUp) begun_ = now;  // what came before was the host's: modules are loaded
     const bool load = fastest >= kLong && std::isfinite(fastest), again = load && now - begun_ < kSettled;
     for (Choice& x : each_) {
+      if (x.far == kFarRounds) x.latest = x.behind * fastest;
       if (round_ >= 0 && !x.failed) x.times.push_back(x.latest);
-      if (round_ > kWarmUp && x.far < kFarRounds) x.far = load && x.latest > kFar * fastest ? x.far + 1 : 0;
+      if (round_ == kWarmUp || x.far == kFarRounds) continue;
+      x.behind = x.latest / fastest;
+      x.far = load && x.behind > kFar ? x.far + 1 : 0;
     }
+    if (failed_) {  // what was ahead of the others may be gone: all take part again
+      for (Choice& x : each_) x.far = 0;
+    }
+    failed_ = false, ++turns_;
     if (round_ < 0) calls_ = int(std::clamp(kBurst / std::max(fastest, 1.0f), 1.0f, float(kMostCalls)));
     if (round_ >= 0 && now - begun_ > kLongEnough) rounds_ = 0;
     if (round_ != kSettling || !again) ++round_;
   }
 
-  // Of each choice one for each round; infinite where it failed. Of one that runs no more the last number is repeated.
+  // Of each choice one for each round; infinite where it failed. What runs no more stays as far behind as it was.
   std::vector<std::vector<float>> times() const {
     std::vector<std::vector<float>> found;
     for (const Choice& x : each_) {
@@ -73,11 +80,13 @@ class TimingRounds {
   struct Choice {
     bool failed = false;
     int far = 0;  // for how many rounds
-    float latest = 0;
+    float latest = 0, behind = 1;
     std::vector<float> times;
   };
 
   int round_ = kWarmUp, rounds_, calls_ = 1;
+  size_t turns_ = 0;
+  bool failed_ = false;  // one, in this round
   Clock::time_point begun_;
   std::vector<Choice> each_;
 };

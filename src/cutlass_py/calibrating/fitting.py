@@ -294,7 +294,8 @@ def fitted(known: Calibration, measured: Mapping[str, Sequence[Entry]], gpu: Gpu
     """A calibration with what suits the parts that were measured, and the evidence.
 
     Constants of a part change where they choose better on a quarter of its problems that was held out, by more than the
-    standard error of that; they are then those found from all. Nothing that `known` was fitted to is held out.
+    standard error of that; they are then those found from all. Nothing that `known` was fitted to is held out, unless
+    there is little else.
 
     Args:
         known: what it starts from.
@@ -305,14 +306,16 @@ def fitted(known: Calibration, measured: Mapping[str, Sequence[Entry]], gpu: Gpu
     Raises:
         ValueError: there are too few problems of every part.
     """
-    found, scores, seen = known, dict[str, Any](), set(known.evidence.get("seeds", ()))
+    found, scores = known, dict[str, Any]()
+    seen = [seed for name in ("seeds", "earlier") for seed in known.evidence.get(name, ())]
     for part, problems in measured.items():
         entries = [entry for entry in map(_declared, problems) if entry]
         if len(entries) < _FEWEST:
             continue
         Random(seeds[0]).shuffle(entries)
         entries.sort(key=lambda entry: entry.get("seed") in seen)
-        unseen = sum(entry.get("seed") not in seen for entry in entries) or len(entries)
+        unseen = sum(entry.get("seed") not in seen for entry in entries)
+        unseen = unseen if unseen >= _FEWEST else len(entries)
         held = entries[:unseen:4]
         others = [entry for i, entry in enumerate(entries) if i % 4 or i >= unseen]
         before = choices(part, known, held, gpu)
@@ -328,7 +331,7 @@ def fitted(known: Calibration, measured: Mapping[str, Sequence[Entry]], gpu: Gpu
         raise ValueError(f"calibrate: too few problems were measured: expected {_FEWEST} of some part")
     return replace(
         found, gpu=gpu.name, cc=gpu.cc, sm_count=gpu.sm_count, bandwidth=gpu.bandwidth, driver=gpu.driver,
-        version=__version__, evidence={"seeds": list(seeds), "held_out": scores}, nearest=False,
+        version=__version__, evidence={"seeds": list(seeds), "earlier": seen, "held_out": scores}, nearest=False,
     )  # fmt: skip
 
 

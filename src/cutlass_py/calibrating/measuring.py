@@ -25,11 +25,12 @@ from ..dispatch.candidates import Choice, Route, rank
 from ..dispatch.launch_plan import launch_plan_of
 from ..kernels.adaptation import Way
 from ..kernels.kernel import CutlassKernel
+from ..kernels.operation import operation_of
 from ..kernels.registry import all_kernels
 from ..operations.gemm.calibration import DEPTH, GROUPS, ROUTES, SUMS
 from ..operations.gemm.problems import arguments
 from ..operations.gemm.suites import RANDOM
-from ..operations.gemm.wgmma_estimate import estimate, sums_of
+from ..operations.gemm.wgmma_estimate import sums_of
 from ..operations.grouped_gemm import problems as grouped
 from ..operations.grouped_gemm.operation import SPREADS, mean_product
 from ..operations.grouped_gemm.suites import sizes_of
@@ -136,9 +137,9 @@ def _drawn_experts(random: Random, unit: int) -> Iterator[tuple[int, int, int, i
 
 
 def _extent(random: Random) -> int:
-    """Of a layer: of 768 to 30,000, a multiple of a power of two as a rule."""
+    """Of a layer: some 768 to 30,720, a multiple of 64 to 1024; one in eight has a little more."""
     unit = 64 << random.randrange(5)
-    whole: int = max(1, round(768 * 40 ** random.random() / unit))
+    whole: int = round(768 * 40 ** random.random() / unit)
     return unit * whole + random.choice((*21 * (0,), 8, 16, 32))
 
 
@@ -160,7 +161,8 @@ def arms_of(p: Any, gpu: Gpu, random: Random) -> list[Choice]:
             ways[kernel.interface] = kernel.way(p, gpu)
         way = ways[kernel.interface]
         if isinstance(way, Way) and not way.detours:
-            us, raster, swizzle = estimate(kernel.config, gpu, *size_of(kernel.config, p), p.activation)
+            raster, swizzle = operation_of(p).tile_order(kernel, p, gpu)
+            us, *_ = operation_of(p).forced(kernel, way, p, gpu)
             ranked.append((us, kernel.name, Choice(Route(kernel, way), us, swizzle, raster)))
     ranked.sort(key=lambda each: each[:2])
     choices = [choice for *_, choice in ranked]

@@ -23,14 +23,17 @@ from .tuned import Entry, lookup, record
 _CANDIDATES = 32  # choices that are run at all, the best by the model
 _SCREENING = 3  # rounds of all of them
 _FINALISTS = 6  # of them go on, in every order of their tiles
-_ROUNDS = 11  # of those, or as many as two seconds permit (timing.cpp)
+_ROUNDS = 11  # of those, or as many as two seconds permit (timing_rounds.h)
 _QUICK = 4  # choices that `quick` runs, in the screening's rounds and nothing else
 _MARGIN = 0.99  # of the default's time: what is nearer is noise
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """One choice and its time: the median of the rounds, in microseconds of a call in a row, from a cold L2 cache."""
+    """One choice and its time, in microseconds of a call in a row, from a cold L2 cache.
+
+    The median of the rounds; of what is far behind not all of these were run (docs/tuning.md).
+    """
 
     choice: Choice
     microseconds: float

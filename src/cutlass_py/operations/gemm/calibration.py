@@ -54,7 +54,8 @@ class Calibration:
         residual: by how a kernel sums, the trees of estimate.h that say what its formula leaves, and of ROUTES those of
             routes.h: of each a line with feature and threshold of every node, and the values of the leaves in units of
             1e-4 of a logarithm.
-        evidence: what was measured, with which seeds, and how near the choice came to the best of what was held out.
+        evidence: what was measured, with which seeds, which earlier ones its first constants were of, and how near the
+            choice came to the best of what was held out.
         nearest: whether it stands in for another GPU.
     """
 

@@ -45,20 +45,23 @@ def mean_product(p: Problem, c: GemmConfig | None = None, sizes: Sequence[float]
         sizes: lines of each group; without them all have as many.
     """
     one, groups = _one_of(p)
-    if c and _has_tiles(p):
-        one[p.grouped], groups = _whole_groups(tuple(sizes) or (one[p.grouped],), groups, _tile(p, c))
+    if c and _ends_within_tiles(p):
+        if sizes:
+            groups = len(sizes)
+        one[p.grouped], groups = _whole_groups(sizes or (one[p.grouped],), groups, _tile(p, c))
     return one["m"], one["n"], one["k"], groups
 
 
-def products(p: Problem, c: GemmConfig) -> list[Product]:
-    """What a kernel computes of a problem in tiles, by each of SPREADS."""
-    if not _has_tiles(p):
-        return [mean_product(p, c)]
+def products(p: Problem, c: GemmConfig) -> dict[Product, int]:
+    """What a kernel computes of a problem in tiles, and of how many of SPREADS that is."""
+    if not _ends_within_tiles(p):
+        return {mean_product(p, c): len(SPREADS)}
     one, groups = _one_of(p)
-    found = []
+    found = dict[Product, int]()
     for lines, count in _by_spread(one[p.grouped], groups, _tile(p, c), bool(p.expected or p.usual)):
         one[p.grouped] = lines
-        found.append((one["m"], one["n"], one["k"], count))
+        product = one["m"], one["n"], one["k"], count
+        found[product] = found.get(product, 0) + 1
     return found
 
 
@@ -77,36 +80,49 @@ def _one_of(p: Problem) -> tuple[dict[str, int], int]:
     return one, groups
 
 
-def _has_tiles(p: Problem) -> bool:
-    """Whether groups end within tiles, each as it comes."""
+def _ends_within_tiles(p: Problem) -> bool:
+    """Whether a group may end, and the next begin, at any line of the same matrix."""
     return p.grouped in ("m", "n") and not p.stacked
 
 
 def _tile(p: Problem, c: GemmConfig) -> int:
+    """Lines of groups that a tile has."""
     return c.tile[(p.grouped == "n") != SCHEDULES[c.schedule].swap]
 
 
 @lru_cache(1024)
-def _by_spread(lines: int, groups: int, tile: int, of_any: bool) -> list[tuple[int, int]]:
-    """Lines of groups of one size, and how many: by each of SPREADS, of such a mean, or of one of those with any."""
+def _by_spread(mean: int, groups: int, tile: int, some: bool) -> tuple[tuple[int, int], ...]:
+    """By each of SPREADS lines of groups of one size, and how many groups, that have as many tiles.
+
+    Args:
+        mean: lines of a group.
+        groups: how many.
+        tile: lines of a tile.
+        some: the mean is that of groups which have any, and there are no others.
+    """
     found = []
-    for shares in SPREADS.values():
-        mean = len(shares) / sum(map(bool, shares)) if of_any else 1
-        sizes = [share * lines / mean for share in shares if share or not of_any]
-        found.append(_whole_groups(tuple(sizes), groups, tile))
-    return found
+    for shares in SPREADS.values() if groups > 1 else [(1,)] * len(SPREADS):
+        kept = [share for share in shares if share or not some]
+        lines = mean * len(kept) / sum(kept)
+        found.append(_whole_groups([min(share * lines, mean * groups) for share in kept], groups, tile))
+    return tuple(found)
 
 
 def _whole_groups(sizes: Sequence[float], groups: int, tile: int) -> tuple[int, int]:
-    """Lines of groups of one size, and how many, that have as many tiles as groups of these."""
-    some = [lines for lines in sizes if lines]
+    """Lines of groups of one size, and how many groups, that have as many tiles as groups of these sizes."""
+    some = [lines for lines in sizes if lines]  # of the others nothing is read
     if not some:
         return 0, groups
-    lines, count = ceil(sum(some) / len(some)), groups * len(some) / len(sizes)  # of others nothing is read
-    tiles = sum(ceil(lines / tile) for lines in some) / len(some)
+    lines, count = ceil(sum(some) / len(some) - 1e-6), groups * len(some) / len(sizes)
+    tiles = sum(ceil(lines / tile - 1e-6) for lines in some) / len(some)
     if tiles > 1:
         lines, count = tile * ceil(tiles), count * tiles / ceil(tiles)
     return lines, max(1, round(count))
+
+
+def _elements(product: Product) -> int:
+    """Of one result: of groups along an axis more, the more lines they have."""
+    return product[0] * product[1]
 
 
 class GroupedGemm(Gemm):
@@ -177,17 +193,17 @@ class GroupedGemm(Gemm):
         return self._microseconds(kernel, p, gpu), kernel, way, 1
 
     def tile_order(self, kernel: CutlassKernel, p: Problem, gpu: Gpu) -> tuple[int, int]:
-        """That of the largest groups they may be, where it matters most; 2.x kernels have one of their own."""
+        """That of the largest groups there may be, where it matters most; 2.x kernels have one of their own."""
         if kernel.config.api == 2:
             return 0, 1
-        largest = products(p, kernel.config)[-1]
+        largest = max(products(p, kernel.config), key=_elements)
         return wgmma_estimate.estimate(kernel.config, gpu, *largest, p.activation)[1:]
 
     def tile_orders(self, kernel: CutlassKernel, p: Problem) -> Iterable[tuple[int, int]]:
-        """Those of the largest groups."""
+        """Those of the largest groups there may be."""
         if kernel.config.api == 2:
             return ()
-        m, n, _, _ = products(p, kernel.config)[-1]
+        m, n, _, _ = max(products(p, kernel.config), key=_elements)
         orders = wgmma_estimate.design_of(kernel.config).orders(m, n)
         return orders if len(orders) > 1 else ()
 
@@ -201,14 +217,14 @@ class GroupedGemm(Gemm):
 
     def _microseconds(self, kernel: CutlassKernel, p: Problem, gpu: Gpu) -> float:
         """Geometric mean over what the sizes may be."""
-        c, found = kernel.config, list[float]()
-        design = tiled_design(c, p, gpu)
-        for one in products(p, c):
-            if isinstance(design, TiledDesign):
-                found.append(design.of_product(*one))
-            else:
-                found.append(wgmma_estimate.estimate(c, gpu, *one, p.activation)[0])
-        return prod(found) ** (1 / len(found))
+        c, each = kernel.config, products(p, kernel.config).items()
+        if isinstance(tiled := tiled_design(c, p, gpu), TiledDesign):
+            times = [(tiled.of_product(*one), spreads) for one, spreads in each]
+        else:  # as wgmma_estimate.estimate has it, but for what is the same each time
+            model = wgmma_estimate.estimates(wgmma_estimate.sums_of(c), gpu)
+            design = wgmma_estimate.design_of(c, p.activation)
+            times = [(model.best(one, design)[0], spreads) for one, spreads in each]
+        return float(prod(us ** (spreads / len(SPREADS)) for us, spreads in times))
 
 
 OPERATION = GroupedGemm()
