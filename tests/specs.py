@@ -11,6 +11,7 @@ from cutlass_py.declaration.config import GemmConfig
 from cutlass_py.declaration.dtypes import COMPUTE
 from cutlass_py.declaration.families import named
 from cutlass_py.kernels.kernel import CutlassKernel
+from cutlass_py.kernels.operation import operation_named
 
 DEVICE = "cuda:63"  # no such device: judged as an H200 wherever the tests run
 A100 = Gpu("an A100", 80, 108, 1500.0)
@@ -56,6 +57,15 @@ def problem(
     keywords.setdefault("compute", compute)
     a, b = operand(m, k, layout[0], storage, pad), operand(k, n, layout[1], keywords.pop("b", storage), pad)
     return GemmArguments(a, b, **keywords)
+
+
+def grouped_problem(
+    axis: str = "m", groups: int = 8, m: int = 4096, n: int = 2048, k: int = 1024, dtype: str = "bf16",
+    layout: str = "tn", **keywords: Any,
+) -> Any:  # fmt: skip
+    """GroupedArguments of specs; `axis` is what groups divide, "batch" where each has a matrix of its own."""
+    entry = {"groups": groups, "m": m, "n": n, "k": k, "a": dtype, "layout": layout, "axis": axis, **keywords}
+    return operation_named("grouped_gemm").arguments_from(entry, DEVICE)
 
 
 def forced(args: GemmArguments, kernel: Any) -> _core.Problem:

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import pickle
-from dataclasses import replace
 
 import ml_dtypes  # noqa: F401  (registers bfloat16 with NumPy)
 import numpy as np
 import pytest
+from specs import grouped_problem
 
 import cutlass_py
 from cutlass_py import GroupedArguments, NoKernelError, TensorSpec, explain, get_kernels, grouped_gemm
-from cutlass_py.arrays.gpu import ABSENT
-from cutlass_py.declaration.families import FAMILIES, find, named
+from cutlass_py.declaration.families import FAMILIES, named
 from cutlass_py.diagnostics import reproducer
-from cutlass_py.kernels.operation import class_of, operation_named
+from cutlass_py.kernels.operation import class_of
 from cutlass_py.kernels.registry import kernel_named
-from cutlass_py.operations.gemm import wgmma_estimate
-from cutlass_py.operations.grouped_gemm.operation import OPERATION, mean_product, products
 
 MODES = ("m", "n", "k", "batch")
 SIZES = [3, 0, 5, 2, 0]
@@ -208,15 +205,15 @@ def test_rows_by_their_numbers_and_all_else(rng):
 
 
 def test_rows_by_their_numbers_are_explained(core):
-    args = on_gpu(gather=1000, m=4096)
+    args = grouped_problem(gather=1000, m=4096)
     assert tuple(args.a.shape) == (1000, 1024) and args.problem.m == 4096 and args.problem.gathered
     text = str(explain(args))
     assert "8 groups of rows of a by their numbers" in text
     assert "copies the rows of a that gather numbers first" in text
-    plain = on_gpu(m=4096)
+    plain = grouped_problem(m=4096)
     assert class_of(args.problem) == class_of(plain.problem) and args.problem != plain.problem
     assert "gather" not in str(explain(plain))
-    unaligned = on_gpu(gather=1000, layout="nn")  # the rows are aligned wherever they come from
+    unaligned = grouped_problem(gather=1000, layout="nn")  # the rows are aligned wherever they come from
     assert not explain(unaligned).chosen.route.way.pack_a
 
 
@@ -349,11 +346,6 @@ def core(built):
     built(named("core", "grouped_gemm"))
 
 
-def on_gpu(axis="m", groups=8, m=4096, n=2048, k=1024, dtype="bf16", layout="tn", **keywords):
-    entry = {"groups": groups, "m": m, "n": n, "k": k, "a": dtype, "layout": layout, "axis": axis, **keywords}
-    return operation_named("grouped_gemm").arguments_from(entry, "cuda:63")
-
-
 def test_kernels_by_what_groups_divide(core):
     for axis, layout, schedule in (
         ("m", "tn", "grouped"),
@@ -361,11 +353,11 @@ def test_kernels_by_what_groups_divide(core):
         ("k", "nt", "deep"),
         ("batch", "tn", "grouped"),
     ):
-        configs = [k.config for k in get_kernels(on_gpu(axis, layout=layout))]
+        configs = [k.config for k in get_kernels(grouped_problem(axis, layout=layout))]
         assert {c.schedule == "persistent" for c in configs} == {True, False}, axis
         assert all(schedule in c.schedule for c in configs if c.api == 3), axis
     names = {k.name for k in get_kernels(compiled=False, operation="grouped_gemm")}
-    assert {k.name for k in get_kernels(on_gpu())} < names and not any("lean_" in name for name in names)
+    assert {k.name for k in get_kernels(grouped_problem())} < names and not any("lean_" in name for name in names)
 
 
 ARITHMETIC = [
@@ -380,7 +372,7 @@ ARITHMETIC = [
 def test_every_dtype_has_a_kernel_of_any_alignment(core, dtype, compute, layout, axis):
     """On any GPU, as groups begin anywhere; 8-bit integers in layout tn alone, packed otherwise."""
     for extents in ({}, {"m": 4099, "n": 2047, "k": 1023}):
-        args = on_gpu(axis, dtype=dtype, layout=layout, compute=compute, **extents)
+        args = grouped_problem(axis, dtype=dtype, layout=layout, compute=compute, **extents)
         old = [k for k in get_kernels(args) if k.config.api == 2]
         assert old or (dtype in ("s8", "u8") and layout != "tn")
         chosen = explain(args).chosen
@@ -413,14 +405,14 @@ def test_where_groups_begin_is_read_by_single_elements(axis, layout, align, reas
         for c in FAMILIES["sm80_grouped"].declared
         if (c.family, c.a, c.d, c.layout, c.align) == wanted
     ]
-    assert alike and {k.supports(on_gpu(axis, layout=layout, dtype="f16")).error for k in alike} == {reason}
+    assert alike and {k.supports(grouped_problem(axis, layout=layout, dtype="f16")).error for k in alike} == {reason}
 
 
 def test_what_kernels_of_groups_apply(core):
     """A bias instead of c, and any activation; nothing else may come behind them."""
 
     def chosen(**keywords):
-        return explain(on_gpu(dtype="f32", **keywords)).chosen
+        return explain(grouped_problem(dtype="f32", **keywords)).chosen
 
     assert chosen() and chosen(bias="f32")
     assert chosen(bias="f32", activation="silu") and not chosen(d="bf16")
@@ -430,138 +422,13 @@ def test_a_choice_for_every_size(core):
     """Many rows go to wide tiles, few to the narrow side of one; `expected` says which they are."""
 
     def tile(**keywords):
-        config = explain(on_gpu(**keywords)).chosen.route.kernel.config
+        config = explain(grouped_problem(**keywords)).chosen.route.kernel.config
         return config.tile, config.schedule
 
     assert tile(m=65536)[0][0] * tile(m=65536)[0][1] >= 128 * 128
     (_, n, _), schedule = tile(groups=128, m=256)
     assert n <= 32 and schedule.endswith("swap")
     assert tile(groups=128, m=65536, expected=2) == tile(groups=128, m=256)
-
-
-@pytest.mark.parametrize(
-    ("said", "seen"),
-    [(None, 0), (1, 1), (2, 2), (3, 3), (139, 140), (140, 140), (4096, 4096), (2**31, 4096), (2**62 + 1, 4096)],
-)
-def test_lines_that_are_usual_are_no_more_than_there_are(said, seen):
-    """To an eighth of a power of two, so that few problems are told apart."""
-    assert on_gpu(expected=said).problem.expected == seen
-
-
-@pytest.mark.parametrize(
-    ("sizes", "usual"), [([300, 0, 0, 304], 304), ([0, 0, 0, 0], 0), ([1, 1, 1, 2], 1), ([4096, 0, 0, 0], 4096)]
-)
-def test_numbers_in_host_memory_say_how_many_lines_are_usual(sizes, usual):
-    """Of the groups that have any: those which have none take no time. The caller's word goes before."""
-    a, b = TensorSpec((4096, 64), "bf16", device="cuda:63"), TensorSpec((4, 64, 128), "bf16", device="cuda:63")
-    for numbers in ({"sizes": np.array(sizes, "i4")}, {"offsets": np.cumsum(sizes)}):
-        p = GroupedArguments(a, b, **numbers).problem
-        assert (p.expected, p.usual) == (0, usual) and mean_product(p)[0] == (usual or 1024)
-        p = GroupedArguments(a, b, **numbers, expected=10).problem
-        assert (p.expected, p.usual) == (10, usual) and mean_product(p)[0] == 10
-    on_cpu = GroupedArguments(np.zeros((4096, 64)), np.zeros((4, 64, 128)), sizes=np.array(sizes, "i4"))
-    assert on_cpu.problem.usual == 0
-
-
-def test_products_of_one_size_that_have_as_many_tiles():
-    """By sizes and by what is usual; groups of k begin where all of it does."""
-    tall = find("sm90_grouped_bf16_bf16_f32_bf16_tn_128x128x64_1x1x1_leanpingponggrouped_fused")
-    deep = find("sm90_grouped_bf16_bf16_f32_bf16_nt_128x128x64_1x1x1_leanpingpongdeep_fused")
-    p = on_gpu(m=600, groups=4).problem
-    assert mean_product(p) == (150, 2048, 1024, 4)
-    assert mean_product(p, tall, [300, 0, 0, 300]) == (384, 2048, 1024, 2)  # nothing is read of the others
-    assert mean_product(p, tall, [100, 0, 0, 20]) == (60, 2048, 1024, 2)
-    assert mean_product(p, tall, [150] * 4) == (256, 2048, 1024, 4)
-    assert mean_product(p, tall) == (256, 2048, 1024, 4)
-    assert mean_product(on_gpu(m=600, groups=4, expected=300).problem) == (304, 2048, 1024, 2)
-    assert mean_product(on_gpu("k", k=4096, groups=7).problem, deep) == (4096, 2048, 640, 7)
-    assert mean_product(on_gpu("k", k=4096, groups=7, expected=4096).problem, deep) == (4096, 2048, 4096, 7)
-    assert mean_product(on_gpu("k", k=4104, groups=7).problem, deep) == (4096, 2048, 592, 7)
-
-
-TALL = "sm90_grouped_bf16_bf16_f32_bf16_tn_128x128x64_1x1x1_leanpingponggrouped_fused"
-WIDE = "sm90_grouped_bf16_bf16_f32_bf16_tn_128x192x64_1x1x1_leanpingponggroupedswap_fused"
-PORTABLE = "sm80_grouped_bf16_bf16_f32_bf16_tn_64x64x32_32x32x32_s6_a8_persistent_linearc_told"
-
-
-@pytest.mark.parametrize(
-    ("name", "lines"), [(TALL, {256: (3, 4), 640: (1, 1)}), (PORTABLE, {192: (3, 4), 640: (1, 1)})]
-)
-def test_one_choice_is_made_for_all_that_sizes_may_be(name, lines):
-    """Tiles as even groups, uniform, exponential ones, or a quarter of all have them; the time is the mean of these."""
-    kernel, gpu = kernel_named(name), replace(ABSENT, absent=False)
-    p = on_gpu(m=600, groups=4).problem
-    seen = products(p, kernel.config)
-    assert {m: (spreads, groups) for (m, _, _, groups), spreads in seen.items()} == lines
-    way = kernel.way(p, gpu)
-    alone = [
-        OPERATION.forced(kernel, way, on_gpu("batch", m=m, groups=groups).problem, gpu)[0]
-        for (m, _, _, groups), spreads in seen.items()
-        for _ in range(spreads)
-    ]
-    mean = OPERATION.forced(kernel, way, p, gpu)[0]
-    assert min(alone) < mean < max(alone) and mean == pytest.approx(np.exp(np.mean(np.log(alone))), rel=1e-6)
-
-
-def extents(p, name):
-    """Of the axis that groups divide, of each product and how many, by a kernel."""
-    config = find(name)
-    return {
-        (m if p.grouped == "m" else n, groups): spreads for (m, n, _, groups), spreads in products(p, config).items()
-    }
-
-
-def test_sizes_may_be_no_larger_than_all_of_them():
-    """One group has all lines; two or three may leave them to one of them; no line is there twice."""
-    assert extents(on_gpu(m=600, groups=1).problem, TALL) == {(640, 1): 4}
-    assert extents(on_gpu(m=600, groups=2).problem, TALL) == {(384, 2): 3, (640, 1): 1}
-    assert extents(on_gpu(m=600, groups=3).problem, TALL) == {(256, 3): 3, (640, 1): 1}
-    assert extents(on_gpu(m=3, groups=128).problem, TALL) == {(1, 3): 3, (3, 1): 1}
-    assert extents(on_gpu(m=600, groups=4, expected=10**6).problem, TALL) == {(640, 1): 4}
-    for mean in range(1, 128):  # rounding makes no lines
-        assert extents(on_gpu(m=8 * mean, groups=8).problem, WIDE)[mean, 8] >= 2
-
-
-def test_no_group_without_lines_is_among_those_that_have_some():
-    """By the caller's word, and by what the host knows."""
-    a, b = TensorSpec((600, 1024), "bf16", device="cuda:63"), TensorSpec((4, 1024, 2048), "bf16", device="cuda:63")
-    by_host = GroupedArguments(a, b, sizes=np.array([300, 0, 300, 0], "i4")).problem
-    for p in (on_gpu(m=600, groups=4, expected=300).problem, by_host):
-        assert extents(p, TALL) == {(384, 2): 4}
-        assert mean_product(p, find(TALL), [300, 0, 0, 300]) == (384, 2048, 1024, 2)
-    assert extents(on_gpu(m=600, groups=4).problem, TALL) == {(256, 4): 3, (640, 1): 1}
-
-
-def test_tiles_of_groups_are_as_high_or_as_wide_as_they_lie():
-    """Of rows the tile's rows, of columns its columns; the other way round where operands change places."""
-    rows, columns = on_gpu(m=600, groups=4).problem, on_gpu("n", n=600, m=2048, groups=4).problem
-    assert extents(rows, WIDE) == {(150, 4): 2, (384, 2): 1, (768, 1): 1}  # 192
-    assert extents(columns, WIDE) == {(256, 4): 3, (640, 1): 1}  # 128
-    assert extents(rows, TALL) == extents(columns, TALL) == {(256, 4): 3, (640, 1): 1}
-
-
-def test_tiles_lie_as_the_largest_groups_want_them():
-    """There an order matters most, and in no other are there so many."""
-    kernel, gpu = kernel_named(TALL), replace(ABSENT, absent=False)
-    p = on_gpu(m=64 * 100, groups=64, n=4096, k=4096).problem
-    assert extents(p, TALL) == {(100, 64): 2, (256, 40): 1, (512, 16): 1}
-    orders = list(OPERATION.tile_orders(kernel, p))
-    design = wgmma_estimate.design_of(kernel.config)
-    assert orders == design.orders(512, 4096) != design.orders(100, 4096)
-    wanted = wgmma_estimate.estimate(kernel.config, gpu, 512, 4096, 4096, 16)[1:]
-    assert (
-        OPERATION.tile_order(kernel, p, gpu)
-        == wanted
-        != wgmma_estimate.estimate(kernel.config, gpu, 100, 4096, 4096, 64)[1:]
-    )
-
-
-def test_a_class_is_of_any_sizes_that_the_host_knows():
-    a, b = TensorSpec((4096, 64), "bf16", device="cuda:63"), TensorSpec((4, 64, 128), "bf16", device="cuda:63")
-    problems = [GroupedArguments(a, b, sizes=np.array(x, "i4")).problem for x in ([300, 0, 0, 304], [7, 7, 7, 7])]
-    told, other = (operation_named("grouped_gemm").key_of(p) for p in problems)
-    assert told == other and problems[0].usual != problems[1].usual
-    assert " expected=9" in operation_named("grouped_gemm").key_of(on_gpu(expected=9).problem)
 
 
 def test_groups_never_become_one_taller_product():
@@ -580,16 +447,16 @@ def test_groups_never_become_one_taller_product():
     assert extents(((8, 64), [0, 1]), ((64, 32), None), "k") == ({8, 32}, 64, 4)
     assert extents(((8, 64), [0, 1]), ((64, 32), None), "k", out=((4, 8, 32), None)) == ({8, 32}, 64, 4)
     assert extents(((8, 64), None), ((64, 32), [1, 0]), "k", out=((4, 8, 32), [256, 1, 8])) == ({8, 32}, 64, 4)
-    p = on_gpu("n", groups=4, m=64, n=64, k=64, bias="bf16").problem
+    p = grouped_problem("n", groups=4, m=64, n=64, k=64, bias="bf16").problem
     assert (p.m, p.n, p.batch) == (64, 64, 4)
 
 
 def test_what_groups_divide_is_read_along_k(core):
     """A group may begin where no granule does: its operand is packed otherwise."""
-    packed = explain(on_gpu(layout="nn")).chosen.route.way
+    packed = explain(grouped_problem(layout="nn")).chosen.route.way
     assert packed.pack_a == "t" and not packed.pack_b
-    assert not explain(on_gpu("batch", layout="nn")).chosen.route.way.pack_a
-    deep = explain(on_gpu("k", layout="tn")).chosen.route.way
+    assert not explain(grouped_problem("batch", layout="nn")).chosen.route.way.pack_a
+    deep = explain(grouped_problem("k", layout="tn")).chosen.route.way
     assert (deep.pack_a, deep.pack_b) == ("n", "t")
 
 
@@ -604,15 +471,15 @@ def test_what_no_kernel_takes_is_divided_where_the_host_knows_groups(core):
 
 
 def test_problems_in_words_and_as_json():
-    args = on_gpu(expected=100, bias="bf16", activation="silu")
+    args = grouped_problem(expected=100, bias="bf16", activation="silu")
     assert repr(args) == (
         "GroupedArguments(8 groups of rows of a, about 99 each: (4096, 2048, 1024) tn: bf16 @ bf16 + bias -> silu -> "
         "bf16 on cuda:63)"
     )
-    assert "4 groups of k" in repr(on_gpu("k", groups=4))
+    assert "4 groups of k" in repr(grouped_problem("k", groups=4))
     for entry, message in (({"axis": "x"}, "axis: 'x'"), ({"rows": 1}, "rows: no such key"), ({"m": -1}, "m: -1")):
         with pytest.raises(ValueError, match=message):
-            on_gpu(**entry)
+            grouped_problem(**entry)
 
 
 def test_the_log_has_a_line_for_each_group(rng, caplog):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import ml_dtypes  # noqa: F401  (registers float8 with NumPy)
 import numpy as np
 import pytest
-from test_grouped_gemm import MODES, SIZES, drawn, expected, groups_of, on_gpu, told
+from specs import grouped_problem
+from test_grouped_gemm import MODES, SIZES, drawn, expected, groups_of, told
 
 from cutlass_py import explain, grouped_gemm
 from cutlass_py.declaration.config import SCHEDULES
@@ -105,7 +106,7 @@ def test_kernels_of_fp8_by_scales(core, pair, d):
     given = {"b": pair[1], "d": d}
 
     def chosen(axis="m", **keywords):
-        return explain(on_gpu(axis, dtype=pair[0], **given, **keywords)).chosen.route.kernel.config
+        return explain(grouped_problem(axis, dtype=pair[0], **given, **keywords)).chosen.route.kernel.config
 
     for axis in ("m", "n", "batch"):
         vectors = chosen(axis, scale_a="vector", scale_b="vector")
@@ -127,12 +128,12 @@ def test_kernels_of_fp8_by_scales(core, pair, d):
 )  # fmt: skip
 def test_other_dtypes_have_kernels(core, dtype, keywords):
     for axis in ("m", "n", "batch"):
-        assert explain(on_gpu(axis, dtype=dtype, **keywords)).chosen.route.kernel.config.a in (dtype, "tf32")
+        assert explain(grouped_problem(axis, dtype=dtype, **keywords)).chosen.route.kernel.config.a in (dtype, "tf32")
 
 
 def test_operands_of_a_byte_are_read_along_k_alone(core):
-    way = explain(on_gpu(dtype="e4m3", layout="tt")).chosen.route.way
+    way = explain(grouped_problem(dtype="e4m3", layout="tt")).chosen.route.way
     assert (way.pack_a, way.pack_b) == (None, "n")
-    way = explain(on_gpu("k", dtype="e4m3", layout="nt")).chosen.route.way
+    way = explain(grouped_problem("k", dtype="e4m3", layout="nt")).chosen.route.way
     assert (way.pack_a, way.pack_b) == ("t", "n")
-    assert not explain(on_gpu("k", dtype="e4m3", layout="tn")).chosen.route.way.detours
+    assert not explain(grouped_problem("k", dtype="e4m3", layout="tn")).chosen.route.way.detours

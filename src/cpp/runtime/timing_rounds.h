@@ -30,10 +30,9 @@ class TimingRounds {
   TimingRounds(size_t choices, int rounds) : rounds_(rounds), each_(choices) {}
 
   bool left() const { return round_ < rounds_; }
-  size_t size() const { return each_.size(); }
   int calls() const { return calls_; }
   // Whose turn it is: nobody is always the first on an idle device.
-  size_t turn(size_t i) const { return (i + turns_) % size(); }
+  size_t turn(size_t i) const { return (i + turns_) % each_.size(); }
   bool runs(size_t i) const { return !each_[i].failed && each_[i].far < kFarRounds; }
 
   void failed(size_t i) { each_[i].failed = failed_ = true; }

@@ -33,7 +33,8 @@ from ..operations.gemm.problems import arguments
 from ..operations.gemm.routes import other_kernel, residual_of
 from ..operations.gemm.tiled_estimate import rate_name
 from ..operations.gemm.wgmma_estimate import design_of
-from .measuring import Entry, problem_of, size_of
+from ..operations.grouped_gemm.operation import mean_product
+from .measuring import Entry, problem_of
 from .residual import can_grow, grown, grown_of_routes
 
 # How far a constant may go from where it was before that counts as an error; of all others, a half.
@@ -222,7 +223,7 @@ def _size(entry: Entry, kernel: str) -> tuple[int, int, int, int]:
     problem = entry["problem"]
     if not isinstance(problem, dict):
         return tuple(problem)
-    return size_of(_config(kernel), _grouped(json.dumps(problem)), entry.get("sizes", ()))
+    return mean_product(_grouped(json.dumps(problem)), _config(kernel), entry.get("sizes", ()))
 
 
 @cache
@@ -313,11 +314,9 @@ def fitted(known: Calibration, measured: Mapping[str, Sequence[Entry]], gpu: Gpu
         if len(entries) < _FEWEST:
             continue
         Random(seeds[0]).shuffle(entries)
-        entries.sort(key=lambda entry: entry.get("seed") in seen)
-        unseen = sum(entry.get("seed") not in seen for entry in entries)
-        unseen = unseen if unseen >= _FEWEST else len(entries)
-        held = entries[:unseen:4]
-        others = [entry for i, entry in enumerate(entries) if i % 4 or i >= unseen]
+        unseen = [entry for entry in entries if entry.get("seed") not in seen]
+        held = (unseen if len(unseen) >= _FEWEST else entries)[::4]
+        others = [entry for entry in entries if not any(entry is one for one in held)]
         before = choices(part, known, held, gpu)
         after = choices(part, fit(part, known, others, gpu), held, gpu)
         better = _is_better(before, after)

@@ -18,7 +18,7 @@ from .. import _core
 from .._core import Problem
 from ..arrays.gpu import Gpu
 from ..bench.suites import cases
-from ..declaration.config import SCHEDULES, GemmConfig
+from ..declaration.config import SCHEDULES
 from ..declaration.families import FAMILIES
 from ..dispatch.autotune import in_every_order
 from ..dispatch.candidates import Choice, Route, rank
@@ -32,7 +32,7 @@ from ..operations.gemm.problems import arguments
 from ..operations.gemm.suites import RANDOM
 from ..operations.gemm.wgmma_estimate import sums_of
 from ..operations.grouped_gemm import problems as grouped
-from ..operations.grouped_gemm.operation import SPREADS, mean_product
+from ..operations.grouped_gemm.operation import SPREADS
 from ..operations.grouped_gemm.suites import sizes_of
 
 Entry = dict[str, Any]  # a problem, and the microseconds of each round of what was run on it
@@ -97,11 +97,6 @@ def problem_of(entry: Entry) -> Problem:
     """Of operands on the first GPU."""
     made = grouped.arguments if "groups" in entry else arguments
     return made(entry, "cuda:0").problem
-
-
-def size_of(c: GemmConfig, p: Problem, sizes: Sequence[int] = ()) -> tuple[int, int, int, int]:
-    """m, n, k and how many, as a kernel's time is estimated by; of groups of such sizes, if they are told."""
-    return mean_product(p, c, sizes) if p.grouped else (p.m, p.n, p.k, p.batch)
 
 
 def sizes_drawn(p: Problem, random: Random) -> list[int]:

@@ -118,8 +118,7 @@ struct Tiling {
         waves(ceil_div(count, slots)),
         loaded(loaded_bytes()) {}
 
-  // Lines of D begin at multiples of so many elements, where they are as long as the product has columns; of gates, or
-  // groups of columns, that is another number of the same kind.
+  // The largest power of two that divides the columns, up to 1024: lines of D begin at its multiples.
   int columns_begin() const {
     const int64_t columns = int64_t((x.swap ? left : right).extent);
     return int(std::min<int64_t>(columns & -columns, 1024));

@@ -120,9 +120,9 @@ def _whole_groups(sizes: Sequence[float], groups: int, tile: int) -> tuple[int, 
     return lines, max(1, round(count))
 
 
-def _elements(product: Product) -> int:
-    """Of one result: of groups along an axis more, the more lines they have."""
-    return product[0] * product[1]
+def _largest(p: Problem, c: GemmConfig) -> Product:
+    """Of the groups there may be, those that have most lines: their tiles' order matters most."""
+    return max(products(p, c), key=lambda product: product[0] * product[1])
 
 
 class GroupedGemm(Gemm):
@@ -193,17 +193,16 @@ class GroupedGemm(Gemm):
         return self._microseconds(kernel, p, gpu), kernel, way, 1
 
     def tile_order(self, kernel: CutlassKernel, p: Problem, gpu: Gpu) -> tuple[int, int]:
-        """That of the largest groups there may be, where it matters most; 2.x kernels have one of their own."""
+        """That of the largest groups there may be; 2.x kernels have one of their own."""
         if kernel.config.api == 2:
             return 0, 1
-        largest = max(products(p, kernel.config), key=_elements)
-        return wgmma_estimate.estimate(kernel.config, gpu, *largest, p.activation)[1:]
+        return wgmma_estimate.estimate(kernel.config, gpu, *_largest(p, kernel.config), p.activation)[1:]
 
     def tile_orders(self, kernel: CutlassKernel, p: Problem) -> Iterable[tuple[int, int]]:
         """Those of the largest groups there may be."""
         if kernel.config.api == 2:
             return ()
-        m, n, _, _ = max(products(p, kernel.config), key=_elements)
+        m, n, _, _ = _largest(p, kernel.config)
         orders = wgmma_estimate.design_of(kernel.config).orders(m, n)
         return orders if len(orders) > 1 else ()
 
