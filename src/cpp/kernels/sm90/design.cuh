@@ -200,8 +200,13 @@ struct Design {
   static constexpr int raw_right_bytes = lines * right_line + (N > lines * 64 ? N : lines * 64) * kGranule;
   static constexpr int raw_bytes = unaligned ? raw_left_bytes + raw_right_bytes : 0;
 
+  // Of groups of lines the warp that loads finds the tiles, and tells those that multiply, so many ahead: of each a
+  // place, and two barriers.
+  static constexpr int told = grouping == Grouping::lines ? 2 * kWarpgroups : 0;
+
   // Stages are what the rest leaves room for, each with its two barriers.
-  static constexpr int besides = kWarpgroups * (buffers_bytes + widest_buffers * 8 + totals_bytes + vectors_bytes + 8);
+  static constexpr int besides =
+      kWarpgroups * (buffers_bytes + widest_buffers * 8 + totals_bytes + vectors_bytes + 8) + told * (16 + 2 * 8);
   static constexpr int fitting = (kMostShared - besides) / (stage_bytes + factors_bytes + raw_bytes + 16);
   static constexpr int stages = fitting < kMostStages ? fitting : kMostStages;
   static constexpr int shared_bytes = besides + stages * (stage_bytes + factors_bytes + raw_bytes + 16);
@@ -252,7 +257,7 @@ struct Design {
 
 template <class X>
 struct SharedMemory {
-  Address stages, buffers, totals, vectors, factors, granules, barriers;
+  Address stages, buffers, totals, vectors, factors, granules, places, barriers;
 
   __device__ explicit SharedMemory(Address begin)  // aligned to an atom, as stages are
       : stages(begin),
@@ -261,7 +266,8 @@ struct SharedMemory {
         vectors(totals + kWarpgroups * X::totals_bytes),
         factors(vectors + kWarpgroups * X::vectors_bytes),
         granules(factors + X::stages * X::factors_bytes),
-        barriers(granules + X::stages * X::raw_bytes) {}
+        places(granules + X::stages * X::raw_bytes),
+        barriers(places + X::told * 16) {}
 
   __device__ Address left(int stage) const { return stages + stage * X::stage_bytes; }
   __device__ Address right(int stage) const { return left(stage) + X::lines * X::left_line; }
@@ -278,6 +284,11 @@ struct SharedMemory {
   __device__ Address arrived(int warpgroup, int i) const {  // what is read for a part
     return barriers + (2 * X::stages + kWarpgroups + warpgroup * X::buffers + i) * 8;
   }
+  __device__ Address place(int i) const { return places + i * 16; }  // of a tile
+  __device__ Address told(int i) const {
+    return barriers + (2 * X::stages + kWarpgroups * (1 + X::widest_buffers) + i) * 8;
+  }
+  __device__ Address heard(int i) const { return told(X::told + i); }
 };
 
 // Which stage comes next, and in which round.

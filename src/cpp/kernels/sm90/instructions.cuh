@@ -192,6 +192,16 @@ __device__ inline void load_shared(Address from, float (&x)[4]) {
                : "r"(from)
                : "memory");
 }
+__device__ inline void store_shared(Address to, const int (&x)[4]) {
+  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3])
+               : "memory");
+}
+__device__ inline void load_shared(Address from, int (&x)[4]) {
+  asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
+               : "r"(from)
+               : "memory");
+}
 // At this address in another block of the cluster.
 __device__ inline void load_remote(Address from, int rank, float (&x)[4]) {
   asm volatile(

@@ -144,7 +144,15 @@ __device__ void compute_tiles(const typename Parts<X>::Given& p, const SharedMem
   if constexpr (X::grouped) wait_for_predecessor();  // which may have told the groups
   // Of groups of k a warpgroup has to know how long the other one's tiles are: it passes them by, one after the other.
   constexpr bool passes = X::pingpong && X::deep, takes = X::pingpong && !passes;
-  auto tiles = tiles_of<X>(p, takes ? kWarpgroups : 1, takes ? warpgroup : 0);
+  constexpr int takers = takes ? kWarpgroups : 1;
+  const int taker = takes ? warpgroup : 0;
+  auto tiles = [&] {
+    if constexpr (X::grouping == Grouping::lines) {
+      return ToldTiles<X>(shared, takers, taker);
+    } else {
+      return tiles_of<X>(p, takers, taker);
+    }
+  }();
   const auto leave_to_other = [&] {
     if constexpr (takes) at.advance(p.steps);
     if constexpr (passes) {
@@ -273,6 +281,10 @@ __device__ void compute(const ParametersWith<X::Epilogue::operands>& p) {
     for (int i = 0; i < kWarpgroups; ++i) {
       init_barrier(shared.turn(i), 128);
       for (int j = 0; X::reads && j < X::buffers; ++j) init_barrier(shared.arrived(i, j), 1);
+    }
+    for (int i = 0; i < X::told; ++i) {
+      init_barrier(shared.told(i), 1);
+      init_barrier(shared.heard(i), Release<X>::warps);
     }
     publish_barriers();
   }

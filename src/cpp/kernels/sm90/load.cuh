@@ -68,6 +68,67 @@ __device__ TileCorner corner_of(const Parameters& p, const AnyTiles& tiles, cons
   }
   return at;
 }
+
+// Tiles of groups of lines take as long to find as a short tile to multiply. The warp that loads finds them ahead, and
+// tells those that multiply where each begins, whose it is, and where its group ends; of a matrix -1 there is none.
+template <class X>
+class Telling {
+ public:
+  __device__ explicit Telling(const SharedMemory<X>& shared) : shared_(shared) {}
+  __device__ void tell(const TileCorner& at, int end) {
+    if (threadIdx.x % 32 == 0) {
+      wait(shared_.heard(i_), parity_ ^ 1);
+      store_shared(shared_.place(i_), {at.m, at.n, at.batch, end});
+      arrive(shared_.told(i_));
+    }
+    if (++i_ == X::told) i_ = 0, parity_ ^= 1;
+  }
+  __device__ void tell_last() {  // to each that has tiles of its own
+    for (int i = 0; i < (X::pingpong ? kWarpgroups : 1); ++i) tell({0, 0, -1}, 0);
+  }
+
+ private:
+  const SharedMemory<X>& shared_;
+  int i_ = 0;
+  uint32_t parity_ = 0;
+};
+
+// As a warpgroup hears of them: of all, or of every other one.
+template <class X>
+struct ToldTiles {
+  TileCorner corner;
+  int end;
+
+  __device__ ToldTiles(const SharedMemory<X>& shared, int takers, int taker)
+      : shared_(shared), step_(takers), i_(taker) {
+    hear();
+  }
+  __device__ bool left() const { return corner.batch >= 0; }
+  __device__ void advance() {
+    if ((i_ += step_) >= X::told) i_ -= X::told, parity_ ^= 1;
+    hear();
+  }
+
+ private:
+  const SharedMemory<X>& shared_;
+  const int step_;
+  int i_;
+  uint32_t parity_ = 0;
+
+  __device__ void hear() {
+    int x[4];
+    wait(shared_.told(i_), parity_);
+    load_shared(shared_.place(i_), x);
+    synchronize_warp();
+    if (threadIdx.x % 32 == 0) arrive(shared_.heard(i_));
+    corner = {x[0], x[1], x[2]}, end = x[3];
+  }
+};
+template <class X>
+__device__ TileCorner corner_of(const Parameters&, const ToldTiles<X>& tiles, const Place<X>&) {
+  return tiles.corner;
+}
+
 // Where the k of a tile begins. Along k copies begin at whole granules, and so within the group in front.
 template <class X, class AnyTiles>
 __device__ int depth_of(const AnyTiles& tiles) {
@@ -113,6 +174,7 @@ __device__ Pipeline<X> fill_stages(const Parameters& p, const SharedMemory<X>& s
     const TileCorner corner = corner_of(p, tiles, place);
     const Steps steps = steps_of_tile<X>(all, tiles);
     load.begin(corner, steps.begin, depth_of<X>(tiles));
+    if constexpr (X::grouping == Grouping::lines) load.tell(corner, tiles.end);
 #pragma unroll 1  // its registers are few
     for (int step = steps.begin; step < steps.end; ++step, at.advance()) {
       wait(shared.empty(at.stage), at.parity ^ 1);
@@ -132,8 +194,10 @@ struct TileLoad {
   const Left left;
   const Right right;
   const std::conditional_t<X::pairs == Pairs::left, Left, Right> values;
+  Telling<X> telling{shared};
   int m, n, depth, left_batch, right_batch;
 
+  __device__ void tell(const TileCorner& at, int end) { telling.tell(at, end); }
   __device__ void begin(const TileCorner& at, int, int depth) {
     m = at.m, n = at.n, this->depth = depth;
     left_batch = at.batch * p.left_batch, right_batch = at.batch * p.right_batch;
@@ -176,6 +240,7 @@ __device__ void load_tiles(const ParametersWith<X::Epilogue::operands>& p, const
   };
   TileLoad<X> load{p, shared, left, right, values()};
   Pipeline<X> at = fill_stages(p, shared, place, load);
+  if constexpr (X::grouping == Grouping::lines) load.telling.tell_last();
   let_successor_begin();
   if constexpr (X::cluster > 1) {  // the block stays until others have told it of all stages
     for (int i = 0; i < X::stages; ++i, at.advance()) wait(shared.empty(at.stage), at.parity ^ 1);

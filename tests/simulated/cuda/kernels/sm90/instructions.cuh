@@ -73,6 +73,7 @@ void store_shared(Address to, T x) {
   std::memcpy(gpu::shared(to, sizeof x), &x, sizeof x);
 }
 inline void store_shared(Address to, uint32_t x, uint32_t y) { store_shared(to, x), store_shared(to + 4, y); }
+inline void store_shared(Address to, const int (&x)[4]) { std::memcpy(gpu::shared(to, sizeof x), x, sizeof x); }
 inline void store_shared(Address to, const float (&x)[4]) { std::memcpy(gpu::shared(to, sizeof x), x, sizeof x); }
 inline void load_remote(Address from, int rank, float (&x)[4]) {
   std::memcpy(x, gpu::shared_of(rank, from, sizeof x), sizeof x);
@@ -83,6 +84,7 @@ T load_shared(Address from) {
   std::memcpy(&x, gpu::shared(from, sizeof x), sizeof x);
   return x;
 }
+inline void load_shared(Address from, int (&x)[4]) { std::memcpy(x, gpu::shared(from, sizeof x), sizeof x); }
 inline void load_shared(Address from, float (&x)[4]) { std::memcpy(x, gpu::shared(from, sizeof x), sizeof x); }
 
 // each(number, address) for the 8 numbers of a lane in four matrices, of whose rows each lane has the address of one.
