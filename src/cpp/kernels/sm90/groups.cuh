@@ -93,28 +93,46 @@ class TileScan {
   uint32_t before_ = 0, upto_ = 0;  // tiles in front of these groups; up to this lane's last one, of these
 };
 
-// Tiles of groups of lines, which are found as they are needed.
+// Tiles of groups of lines, which are found as they are needed: a block takes one of every wave of as many as there are
+// blocks.
+//
+// Where the last tile of each group has few lines, the blocks that have the same place in every wave would have these
+// always, or never: some run ahead of those that read the same weights, until the cache has lost them. So a block may
+// take the next place in the next wave (docs/performance/tile_orders.md).
 struct GroupedTiles {
   const Groups& groups;
   const TileOrder& order;
-  const int step, tile, others;    // lines of a tile of groups; how many tiles lie along the other axis
-  const bool along_m;              // the groups
+  const int wave, tile, others;    // tiles of one; lines of a tile of groups; how many tiles lie along the other axis
+  const bool along_m, moves;       // the groups; a block, from wave to wave
   int i, m, n, batch, begin, end;  // of the tile: its place in the group; of the group its lines
 
-  __device__ GroupedTiles(const Groups& groups, const TileOrder& order, int first, int step, int tile, int others,
-                          bool along_m)
-      : groups(groups), order(order), step(step), tile(tile), others(others), along_m(along_m), i(first) {
+  __device__ GroupedTiles(const Groups& groups, const TileOrder& order, int place, int wave, int tile, int others,
+                          bool along_m, bool moves)
+      : groups(groups),
+        order(order),
+        wave(wave),
+        tile(tile),
+        others(others),
+        along_m(along_m),
+        moves(moves),
+        i(place),
+        place_(place) {
     find();
   }
   __device__ bool left() const { return batch < groups.count; }
   __device__ void advance() {
-    i += step;
+    i += wave;
+    if (moves) {
+      ++i;
+      if (++place_ == wave) place_ = 0, i -= wave;
+    }
     find();
   }
 
  private:
   TileScan scan_;
   GroupLines own_;
+  int place_;  // in the wave
 
   __device__ void find() {
     const bool found = scan_.find(i, groups.count, [&](int group) {

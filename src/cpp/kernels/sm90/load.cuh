@@ -45,7 +45,8 @@ template <class X>
 __device__ auto tiles_of(const Parameters& p, int takers = 1, int taker = 0) {
   const int clusters = int(gridDim.x) / X::cluster, first = int(blockIdx.x) / X::cluster + clusters * taker;
   if constexpr (X::grouping == Grouping::lines) {
-    return GroupedTiles(p.groups, p.order, first, clusters * takers, p.group_tile, p.group_others, !p.groups_right);
+    return GroupedTiles(p.groups, p.order, first, clusters, p.group_tile, p.group_others, !p.groups_right,
+                        !X::pingpong);  // by turns it takes longer
   } else if constexpr (X::deep) {
     return DepthTiles(p.groups, p.order, first, clusters * takers);
   } else if constexpr (X::split) {
