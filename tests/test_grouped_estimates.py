@@ -11,9 +11,11 @@ from specs import grouped_problem
 from cutlass_py import GroupedArguments, TensorSpec
 from cutlass_py.arrays.gpu import ABSENT
 from cutlass_py.declaration.families import find
+from cutlass_py.kernels.adaptation import Way
 from cutlass_py.kernels.operation import operation_named
 from cutlass_py.kernels.registry import kernel_named
 from cutlass_py.operations.gemm import wgmma_estimate
+from cutlass_py.operations.gemm.cost import design_of as formula_of
 from cutlass_py.operations.grouped_gemm.operation import OPERATION, mean_product, products
 
 TALL = "sm90_grouped_bf16_bf16_f32_bf16_tn_128x128x64_1x1x1_leanpingponggrouped_fused"
@@ -70,13 +72,14 @@ def test_one_choice_is_made_for_all_that_sizes_may_be(name, lines):
     p = grouped_problem(m=600, groups=4).problem
     seen = products(p, kernel.config)
     assert {m: (spreads, groups) for (m, _, _, groups), spreads in seen.items()} == lines
-    way = kernel.way(p, gpu)
-    alone = [
-        OPERATION.forced(kernel, way, grouped_problem("batch", m=m, groups=groups).problem, gpu)[0]
-        for (m, _, _, groups), spreads in seen.items()
-        for _ in range(spreads)
-    ]
-    mean = OPERATION.forced(kernel, way, p, gpu)[0]
+    c, order = kernel.config, OPERATION.tile_order(kernel, p, gpu)
+    if c.api == 2:
+        by_product = {one: formula_of(c, p, gpu).of_product(*one) for one in seen}
+    else:
+        model = wgmma_estimate.estimates("groups", gpu)
+        by_product = {one: model.in_order(one, wgmma_estimate.design_of(c), order) for one in seen}
+    alone = [us for one, us in by_product.items() for _ in range(seen[one])]
+    mean, *_ = OPERATION.forced(kernel, Way(), p, gpu)
     assert min(alone) < mean < max(alone) and mean == pytest.approx(np.exp(np.mean(np.log(alone))), rel=1e-6)
 
 
@@ -117,20 +120,18 @@ def test_tiles_of_groups_are_as_high_or_as_wide_as_they_lie():
     assert extents(rows, TALL) == extents(columns, TALL) == {(256, 4): 3, (640, 1): 1}
 
 
-def test_tiles_lie_as_the_largest_groups_want_them():
-    """There an order matters most, and in no other are there so many."""
+def test_tiles_of_groups_lie_in_one_order():
+    """Along the weights in bands of lines, whatever sizes may be: which order the formula finds best does not count."""
     kernel, gpu = kernel_named(TALL), replace(ABSENT, absent=False)
-    p = grouped_problem(m=64 * 100, groups=64, n=4096, k=4096).problem
-    assert extents(p, TALL) == {(100, 64): 2, (256, 40): 1, (512, 16): 1}
-    orders = list(OPERATION.tile_orders(kernel, p))
-    design = wgmma_estimate.design_of(kernel.config)
-    assert orders == design.orders(512, 4096) != design.orders(100, 4096)
-    wanted = wgmma_estimate.estimate(kernel.config, gpu, 512, 4096, 4096, 16)[1:]
-    assert (
-        OPERATION.tile_order(kernel, p, gpu)
-        == wanted
-        != wgmma_estimate.estimate(kernel.config, gpu, 100, 4096, 4096, 64)[1:]
-    )
+    design, model = wgmma_estimate.design_of(kernel.config), wgmma_estimate.estimates("groups", gpu)
+    for p in (grouped_problem(m=6400, groups=64).problem, grouped_problem("n", n=6400, m=2048, groups=64).problem):
+        order = OPERATION.tile_order(kernel, p, gpu)
+        assert order == (2 if p.grouped == "m" else 1, 4)
+        assert set(OPERATION.tile_orders(kernel, p)) == {(raster, band) for raster in (1, 2) for band in (1, 2, 4, 8)}
+    one = 512, 4096, 4096, 16
+    by_order = {order: model.in_order(one, design, order) for order in design.orders(512, 4096)}
+    assert model.best(one, design) == (pytest.approx(min(by_order.values())), *min(by_order, key=by_order.get))
+    assert len(set(by_order.values())) > 1
 
 
 def test_a_class_is_of_any_sizes_that_the_host_knows():

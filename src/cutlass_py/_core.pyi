@@ -352,6 +352,9 @@ class WgmmaEstimates:
         Microseconds of a product (m, n, k, batch) in the best order of tiles, its raster and its swizzle.
         """
 
+    def in_order(self, product: tuple[float, float, float, float], design: WgmmaDesign, order: tuple[int, int]) -> float:
+        """Likewise in one order: raster and swizzle."""
+
     def times(self, arms: WgmmaArms) -> list[float]:
         """Microseconds of each of WgmmaArms, by the formula alone."""
 

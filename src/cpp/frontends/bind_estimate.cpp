@@ -7,6 +7,7 @@
 #include <nanobind/stl/vector.h>
 
 #include <array>
+#include <cmath>
 #include <stdexcept>
 #include <string>
 #include <tuple>
@@ -65,6 +66,12 @@ std::tuple<double, int, int> best(const WgmmaEstimates& model, const Product& p,
   const auto [m, n, k, batch] = p;
   const Estimate found = best_estimate(model, m, n, k, batch, x);
   return {found.microseconds, raster_of(x, found.order), found.order.band};
+}
+
+double in_order(const WgmmaEstimates& model, const Product& p, const EstimatedDesign& x, std::pair<int, int> order) {
+  const auto [m, n, k, batch] = p;
+  const double us = estimate(model, m, n, k, batch, x, {along_m(x, order.first), order.second});
+  return us * std::exp(residual(model, m, n, k, batch, x, us));
 }
 
 // what(product, design, its time by the formula) of each.
@@ -154,6 +161,7 @@ void bind_estimate(nb::module_& m) {
           "thresholds of its nodes, and the values of its leaves.")
       .def("best", &best, "product"_a, "design"_a,
            "Microseconds of a product (m, n, k, batch) in the best order of tiles, its raster and its swizzle.")
+      .def("in_order", &in_order, "product"_a, "design"_a, "order"_a, "Likewise in one order: raster and swizzle.")
       .def("times", &times, "arms"_a, "Microseconds of each of WgmmaArms, by the formula alone.")
       .def("residuals", &residuals, "arms"_a, "Logarithm of what the trees make of them.")
       .def("features", &features_of, "arms"_a, "What the trees look at, by wgmma_features().");

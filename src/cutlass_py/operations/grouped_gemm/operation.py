@@ -34,6 +34,7 @@ SPREADS = {
     "even": (1, 1, 1, 1), "U(0.7, 1.3)": (0.775, 0.925, 1.075, 1.225), "Dirichlet(1)": (0.134, 0.470, 0.981, 2.079),
     "3/4 empty": (0, 0, 0, 4),
 }  # fmt: skip
+_BAND = 4  # tiles of lines beside each other, whatever sizes may be (docs/performance/tile_orders.md)
 
 
 def mean_product(p: Problem, c: GemmConfig | None = None, sizes: Sequence[float] = ()) -> Product:
@@ -120,9 +121,9 @@ def _whole_groups(sizes: Sequence[float], groups: int, tile: int) -> tuple[int, 
     return lines, max(1, round(count))
 
 
-def _largest(p: Problem, c: GemmConfig) -> Product:
-    """Of the groups there may be, those that have most lines: their tiles' order matters most."""
-    return max(products(p, c), key=lambda product: product[0] * product[1])
+def order_of(p: Problem) -> tuple[int, int] | None:
+    """Raster and swizzle where groups end within tiles; None: those that are estimated to be best."""
+    return (2 if p.grouped == "m" else 1, _BAND) if _ends_within_tiles(p) else None
 
 
 class GroupedGemm(Gemm):
@@ -193,16 +194,17 @@ class GroupedGemm(Gemm):
         return self._microseconds(kernel, p, gpu), kernel, way, 1
 
     def tile_order(self, kernel: CutlassKernel, p: Problem, gpu: Gpu) -> tuple[int, int]:
-        """That of the largest groups there may be; 2.x kernels have one of their own."""
+        """Along the weights, a few tiles of lines at a time; 2.x kernels have an order of their own."""
         if kernel.config.api == 2:
             return 0, 1
-        return wgmma_estimate.estimate(kernel.config, gpu, *_largest(p, kernel.config), p.activation)[1:]
+        one = mean_product(p, kernel.config)
+        return order_of(p) or wgmma_estimate.estimate(kernel.config, gpu, *one, p.activation)[1:]
 
     def tile_orders(self, kernel: CutlassKernel, p: Problem) -> Iterable[tuple[int, int]]:
-        """Those of the largest groups there may be."""
+        """Those that may tell the tiles of a group apart."""
         if kernel.config.api == 2:
             return ()
-        m, n, _, _ = _largest(p, kernel.config)
+        m, n, _, _ = mean_product(p) if order_of(p) is None else (p.m, p.columns_of_b, 0, 0)
         orders = wgmma_estimate.design_of(kernel.config).orders(m, n)
         return orders if len(orders) > 1 else ()
 
@@ -221,8 +223,11 @@ class GroupedGemm(Gemm):
             times = [(tiled.of_product(*one), spreads) for one, spreads in each]
         else:  # as wgmma_estimate.estimate has it, but for what is the same each time
             model = wgmma_estimate.estimates(wgmma_estimate.sums_of(c), gpu)
-            design = wgmma_estimate.design_of(c, p.activation)
-            times = [(model.best(one, design)[0], spreads) for one, spreads in each]
+            design, order = wgmma_estimate.design_of(c, p.activation), order_of(p)
+            times = [
+                (model.in_order(one, design, order) if order else model.best(one, design)[0], spreads)
+                for one, spreads in each
+            ]
         return float(prod(us ** (spreads / len(SPREADS)) for us, spreads in times))
 
 
