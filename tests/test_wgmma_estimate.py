@@ -221,9 +221,10 @@ def test_what_ships_moves_no_estimate_far(sums):
     kernels = [*LEAN, *FAMILIES["sm90_grouped"].declared]
     designs = [wgmma_estimate.design_of(c) for c in kernels if wgmma_estimate.sums_of(c) == sums]
     designs = designs[:: 40 if len(designs) > 400 else 6]
-    products = [(m, n, k, 1) for m in (1, 100, 5000) for n in (64, 3000) for k in (64, 5000)]
+    groups, order = (16, (2, 4)) if sums == "groups" else (1, (1, 1))  # as they are estimated
+    products = [(m, n, k, groups) for m in (1, 100, 5000) for n in (64, 3000) for k in (64, 5000)]
     arms = _core.WgmmaArms(products * len(designs), [x for x in designs for _ in products],
-                           [(1, 1)] * len(designs) * len(products))  # fmt: skip
+                           [order] * len(designs) * len(products))  # fmt: skip
     found = model.residuals(arms)
     assert -0.1 <= min(found) < -0.02 and 0.02 < max(found) <= 0.1
     assert abs(sum(found) / len(found)) < 0.05
