@@ -7,7 +7,6 @@
 #include <nanobind/stl/vector.h>
 
 #include <array>
-#include <cmath>
 #include <stdexcept>
 #include <string>
 #include <tuple>
@@ -70,8 +69,7 @@ std::tuple<double, int, int> best(const WgmmaEstimates& model, const Product& p,
 
 double in_order(const WgmmaEstimates& model, const Product& p, const EstimatedDesign& x, std::pair<int, int> order) {
   const auto [m, n, k, batch] = p;
-  const double us = estimate(model, m, n, k, batch, x, {along_m(x, order.first), order.second});
-  return us * std::exp(residual(model, m, n, k, batch, x, us));
+  return full_estimate(model, m, n, k, batch, x, {along_m(x, order.first), order.second});
 }
 
 // what(product, design, its time by the formula) of each.

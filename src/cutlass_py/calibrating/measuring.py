@@ -1,6 +1,7 @@
 """What a calibration measures: random problems, each by many kernels and routes in turns, as `tune` does.
 
-Of our own kernels those that the estimates put first, the first few in every order of their tiles, and some at random,
+Of our own kernels those that the estimates put first, the first few in every order of their tiles (groups of lines have
+one), and some at random,
 for what is never measured is never put first. Every other one of the rest goes in another order too, and every other
 problem has an activation. Of routes the first of each kind: a family, directly, with copies or with k in parts.
 """
@@ -164,10 +165,8 @@ def arms_of(p: Any, gpu: Gpu, random: Random) -> list[Choice]:
     found = choices[:_FIRST] + random.sample(choices[_FIRST:], min(_AT_RANDOM, len(choices[_FIRST:])))
     arms = []
     for i, choice in enumerate(found):
-        itself, *others = in_every_order(p, [choice])
-        if p.grouped and order_of(p):
-            others = []
-        elif i >= _IN_EVERY_ORDER:
+        itself, *others = [choice] if order_of(p) else in_every_order(p, [choice])
+        if i >= _IN_EVERY_ORDER:
             others = random.sample(others, 1) if others and i % 2 else []
         arms += [itself, *others]
     random.shuffle(arms)  # behind itself in another order a kernel is faster: 50 ns

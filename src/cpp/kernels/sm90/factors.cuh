@@ -34,7 +34,7 @@ struct FactorCopies {
       from[i] = of.data + batch * of.batch + (right ? column : row) * of.along + step * of.k;
     }
   }
-  __device__ void tell(const TileCorner&, int) const {}
+  __device__ void tell(const TileCorner&, int) const {}  // the warp that loads has done so
   __device__ void stage(int stage, int) {
 #pragma unroll
     for (int i = 0; i < most; ++i) {

@@ -93,20 +93,20 @@ class TileScan {
   uint32_t before_ = 0, upto_ = 0;  // tiles in front of these groups; up to this lane's last one, of these
 };
 
-// Tiles of groups of lines, which are found as they are needed: a block takes one of every wave of as many as there are
-// blocks.
+// Tiles of groups of lines, which are found as they are needed: a cluster takes one of every wave of as many as there
+// are clusters.
 //
-// Where the last tile of each group has few lines, the blocks that have the same place in every wave would have these
-// always, or never: some run ahead of those that read the same weights, until the cache has lost them. So a block may
+// Where the last tile of each group has few lines, those that have the same place in every wave would have these
+// always, or never: some run ahead of others that read the same weights, until the cache has lost them. So they may
 // take the next place in the next wave (docs/performance/tile_orders.md).
 struct GroupedTiles {
   const Groups& groups;
   const TileOrder& order;
   const int wave, tile, others;    // tiles of one; lines of a tile of groups; how many tiles lie along the other axis
-  const bool along_m, moves;       // the groups; a block, from wave to wave
+  const bool along_m, moves;       // the groups; a cluster, from wave to wave
   int i, m, n, batch, begin, end;  // of the tile: its place in the group; of the group its lines
 
-  __device__ GroupedTiles(const Groups& groups, const TileOrder& order, int place, int wave, int tile, int others,
+  __device__ GroupedTiles(const Groups& groups, const TileOrder& order, int first, int wave, int tile, int others,
                           bool along_m, bool moves)
       : groups(groups),
         order(order),
@@ -115,8 +115,8 @@ struct GroupedTiles {
         others(others),
         along_m(along_m),
         moves(moves),
-        i(place),
-        place_(place) {
+        i(first),
+        in_wave_(first) {
     find();
   }
   __device__ bool left() const { return batch < groups.count; }
@@ -124,7 +124,7 @@ struct GroupedTiles {
     i += wave;
     if (moves) {
       ++i;
-      if (++place_ == wave) place_ = 0, i -= wave;
+      if (++in_wave_ == wave) in_wave_ = 0, i -= wave;
     }
     find();
   }
@@ -132,7 +132,7 @@ struct GroupedTiles {
  private:
   TileScan scan_;
   GroupLines own_;
-  int place_;  // in the wave
+  int in_wave_;  // the tile's place
 
   __device__ void find() {
     const bool found = scan_.find(i, groups.count, [&](int group) {

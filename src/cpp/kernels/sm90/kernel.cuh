@@ -140,8 +140,8 @@ __device__ void compute_tiles(const typename Parts<X>::Given& p, const SharedMem
   const Multiply<X> multiply{shared, release, first_row};
   const Steps all = Steps::all(p.steps);
   Pipeline<X> at;
-  uint32_t turn = warpgroup ^ 1;                     // the first warpgroup begins
-  if constexpr (X::grouped) wait_for_predecessor();  // which may have told the groups
+  uint32_t turn = warpgroup ^ 1;                  // the first warpgroup begins
+  if constexpr (X::deep) wait_for_predecessor();  // which may have told the groups
   // Of groups of k a warpgroup has to know how long the other one's tiles are: it passes them by, one after the other.
   constexpr bool passes = X::pingpong && X::deep, takes = X::pingpong && !passes;
   constexpr int takers = takes ? kWarpgroups : 1;
@@ -162,7 +162,7 @@ __device__ void compute_tiles(const typename Parts<X>::Given& p, const SharedMem
     }
   };
   if (warpgroup) leave_to_other();
-  if constexpr (!X::grouped) wait_for_predecessor();
+  if constexpr (!X::deep) wait_for_predecessor();
   const typename X::Epilogue epilogue(p.epilogue, p.operand);
   for (; tiles.left(); tiles.advance(), leave_to_other()) {
     const TileCorner corner = corner_of(p, tiles, place);

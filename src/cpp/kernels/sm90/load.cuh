@@ -43,12 +43,12 @@ __device__ Steps steps_of(const Parameters& p, const Place<X>& place) {
 }
 template <class X>
 __device__ auto tiles_of(const Parameters& p, int takers = 1, int taker = 0) {
-  const int clusters = int(gridDim.x) / X::cluster, first = int(blockIdx.x) / X::cluster + clusters * taker;
-  if constexpr (X::grouping == Grouping::lines) {
-    return GroupedTiles(p.groups, p.order, first, clusters, p.group_tile, p.group_others, !p.groups_right,
-                        !X::pingpong);  // by turns it takes longer
+  const int clusters = int(gridDim.x) / X::cluster, cluster = int(blockIdx.x) / X::cluster;
+  if constexpr (X::grouping == Grouping::lines) {  // for all takers, who are told; moving makes tiles by turns slower
+    return GroupedTiles(p.groups, p.order, cluster, clusters, p.group_tile, p.group_others, !p.groups_right,
+                        !X::pingpong);
   } else if constexpr (X::deep) {
-    return DepthTiles(p.groups, p.order, first, clusters * takers);
+    return DepthTiles(p.groups, p.order, cluster + clusters * taker, clusters * takers);
   } else if constexpr (X::split) {
     return Tiles::of_slices(p.order, p.slices);
   } else {
@@ -161,8 +161,8 @@ __device__ Within within_stages(const AnyTiles& tiles) {
   }
 }
 
-// Loads what a block's tiles need, a stage as soon as it is free: `load` is told of a tile and its first step, and of
-// each stage. Returns the stage behind the last one.
+// Loads what a block's tiles need, a stage as soon as it is free: `load` is told of a tile and its first step, of
+// groups of lines where the tile's ends, and of each stage. Returns the stage behind the last one.
 template <class X, class Load>
 __device__ Pipeline<X> fill_stages(const Parameters& p, const SharedMemory<X>& shared, const Place<X>& place,
                                    Load& load) {
@@ -241,8 +241,8 @@ __device__ void load_tiles(const ParametersWith<X::Epilogue::operands>& p, const
   };
   TileLoad<X> load{p, shared, left, right, values()};
   Pipeline<X> at = fill_stages(p, shared, place, load);
-  if constexpr (X::grouping == Grouping::lines) load.telling.tell_last();
   let_successor_begin();
+  if constexpr (X::grouping == Grouping::lines) load.telling.tell_last();
   if constexpr (X::cluster > 1) {  // the block stays until others have told it of all stages
     for (int i = 0; i < X::stages; ++i, at.advance()) wait(shared.empty(at.stage), at.parity ^ 1);
   }

@@ -231,6 +231,10 @@ struct Tiling {
     };
   }
 
+  bool empty() const { return !count || !k; }
+  double in_order(EstimatedOrder order) const {
+    return empty() ? fixed() : fixed() + tiles(at_once(mainloop())) + memory(order, rates().per_byte());
+  }
   double fixed() const { return c.launch + c.fill * (blocks() > 1 ? 1 + c.meet : 1); }
 };
 
@@ -258,10 +262,14 @@ std::vector<EstimatedOrder> orders_of(const EstimatedDesign& x, double m, double
 
 double estimate(const WgmmaEstimates& model, double m, double n, double k, double batch, const EstimatedDesign& x,
                 EstimatedOrder order) {
+  return Tiling(model, m, n, k, batch, x).in_order(order);
+}
+
+double full_estimate(const WgmmaEstimates& model, double m, double n, double k, double batch, const EstimatedDesign& x,
+                     EstimatedOrder order) {
   const Tiling tiling(model, m, n, k, batch, x);
-  if (!tiling.count || !k) return tiling.fixed();
-  return tiling.fixed() + tiling.tiles(tiling.at_once(tiling.mainloop())) +
-         tiling.memory(order, tiling.rates().per_byte());
+  const double us = tiling.in_order(order);
+  return tiling.empty() ? us : us * std::exp(residual_of(model.residual, tiling, us));
 }
 
 std::vector<const char*> feature_names() {
@@ -286,7 +294,7 @@ double residual(const WgmmaEstimates& model, double m, double n, double k, doubl
 Estimate best_estimate(const WgmmaEstimates& model, double m, double n, double k, double batch,
                        const EstimatedDesign& x, double below) {
   const Tiling tiling(model, m, n, k, batch, x);
-  if (!tiling.count || !k) return {tiling.fixed(), {true, 1}};
+  if (tiling.empty()) return {tiling.fixed(), {true, 1}};
   const Tiling::Mainloop main = tiling.mainloop();
   const Tiling::Rates rates = tiling.rates();
   const double bound = tiling.fixed() + tiling.tiles(Tiling::at_least(main)) + tiling.once() * rates.least_per_byte();

@@ -110,6 +110,10 @@ constexpr double kMostResidual = 0.1;
 double estimate(const WgmmaEstimates& model, double m, double n, double k, double batch, const EstimatedDesign& x,
                 EstimatedOrder order);
 
+// Likewise, with the residual.
+double full_estimate(const WgmmaEstimates& model, double m, double n, double k, double batch, const EstimatedDesign& x,
+                     EstimatedOrder order);
+
 // What the trees are grown on, by its names: tile and cluster, how the operand's rows and tiles come out, the formula.
 std::vector<const char*> feature_names();
 std::vector<float> features(const WgmmaEstimates& model, double m, double n, double k, double batch,

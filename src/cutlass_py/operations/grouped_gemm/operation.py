@@ -197,14 +197,16 @@ class GroupedGemm(Gemm):
         """Along the weights, a few tiles of lines at a time; 2.x kernels have an order of their own."""
         if kernel.config.api == 2:
             return 0, 1
+        if order := order_of(p):
+            return order
         one = mean_product(p, kernel.config)
-        return order_of(p) or wgmma_estimate.estimate(kernel.config, gpu, *one, p.activation)[1:]
+        return wgmma_estimate.estimate(kernel.config, gpu, *one, p.activation)[1:]
 
     def tile_orders(self, kernel: CutlassKernel, p: Problem) -> Iterable[tuple[int, int]]:
-        """Those that may tell the tiles of a group apart."""
+        """Those that tell the tiles of the largest groups there may be apart."""
         if kernel.config.api == 2:
             return ()
-        m, n, _, _ = mean_product(p) if order_of(p) is None else (p.m, p.columns_of_b, 0, 0)
+        m, n = max((m, n) for m, n, _, _ in products(p, kernel.config))
         orders = wgmma_estimate.design_of(kernel.config).orders(m, n)
         return orders if len(orders) > 1 else ()
 
