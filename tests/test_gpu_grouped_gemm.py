@@ -17,6 +17,7 @@ from cutlass_py import GroupedArguments, NoKernelError, grouped_gemm  # noqa: E4
 from cutlass_py.declaration.config import SCHEDULES  # noqa: E402
 from cutlass_py.declaration.dtypes import DTYPES, compute_of  # noqa: E402
 from cutlass_py.kernels.kernel import CutlassKernel  # noqa: E402
+from cutlass_py.kernels.registry import kernel_named  # noqa: E402
 
 pytestmark = [pytest.mark.gpu, pytest.mark.sm90]
 
@@ -205,6 +206,25 @@ def test_every_kernel(kernel, seed):
             if "aux" in beside and axis == "m":
                 end = sum(sizes)
                 assert torch.equal(beside["aux"][:end], wanted[:end])
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "bf16_bf16_f32_bf16_tn_128x256x64_1x1x1_leancoopgrouped_fused",
+        "bf16_bf16_f32_bf16_tn_128x128x64_1x1x1_leanpingponggrouped_fused",
+        "e4m3_e4m3_f32_bf16_tn_128x128x128_1x1x1_leancoopblockgrouped_fused",
+    ],
+)
+@pytest.mark.parametrize("sizes", [[236] * 256, [0] * 40 + [40_000, 3, 20_000]], ids=["even", "uneven"])
+def test_blocks_that_take_many_tiles(name, sizes):
+    """More than a block is told ahead, wherever it stands in each wave."""
+    kernel = kernel_named(f"sm90_grouped_{name}")
+    case = case_of(kernel, "m", sizes)
+    case.nobodys(float("nan"))
+    wanted = case.expected()
+    grouped_gemm(case.a, case.b, out=case.out, kernel=kernel, **keywords_of(kernel, case), **numbers(sizes, "ends"))
+    assert torch.equal(case.out, wanted)
 
 
 def test_the_choice_on_random_data():

@@ -120,18 +120,25 @@ def test_tiles_of_groups_are_as_high_or_as_wide_as_they_lie():
     assert extents(rows, TALL) == extents(columns, TALL) == {(256, 4): 3, (640, 1): 1}
 
 
-def test_tiles_of_groups_lie_in_one_order():
-    """Along the weights in bands of lines, whatever sizes may be: which order the formula finds best does not count."""
-    kernel, gpu = kernel_named(TALL), replace(ABSENT, absent=False)
+@pytest.mark.parametrize("name", [TALL, WIDE])
+def test_tiles_of_groups_lie_in_one_order(name):
+    """Along the weights in bands of lines, and estimated so: which order the formula finds best does not count."""
+    kernel, gpu = kernel_named(name), replace(ABSENT, absent=False)
     design, model = wgmma_estimate.design_of(kernel.config), wgmma_estimate.estimates("groups", gpu)
-    for p in (grouped_problem(m=6400, groups=64).problem, grouped_problem("n", n=6400, m=2048, groups=64).problem):
-        order = OPERATION.tile_order(kernel, p, gpu)
-        assert order == (2 if p.grouped == "m" else 1, 4)
+    for axis, m, n in (("m", 64 * 236, 4096), ("n", 4096, 64 * 236)):
+        p = grouped_problem(axis, m=m, n=n, k=4096, groups=64).problem
+        order, seen = OPERATION.tile_order(kernel, p, gpu), products(p, kernel.config)
+        assert order == (2 if axis == "m" else 1, 4)
+        us = [model.in_order(one, design, order) for one, spreads in seen.items() for _ in range(spreads)]
+        mean, *_ = OPERATION.forced(kernel, Way(), p, gpu)
+        assert mean == pytest.approx(np.exp(np.mean(np.log(us))), rel=1e-9)
+        assert any(model.best(one, design)[0] < 0.999 * model.in_order(one, design, order) for one in seen)
+        for one in seen:
+            by_order = {order: model.in_order(one, design, order) for order in design.orders(*one[:2])}
+            assert model.best(one, design) == (pytest.approx(min(by_order.values())), *min(by_order, key=by_order.get))
         assert set(OPERATION.tile_orders(kernel, p)) == {(raster, band) for raster in (1, 2) for band in (1, 2, 4, 8)}
-    one = 512, 4096, 4096, 16
-    by_order = {order: model.in_order(one, design, order) for order in design.orders(512, 4096)}
-    assert model.best(one, design) == (pytest.approx(min(by_order.values())), *min(by_order, key=by_order.get))
-    assert len(set(by_order.values())) > 1
+    assert OPERATION.tile_orders(kernel, grouped_problem(m=64 * 8, groups=64, n=4096).problem) == ()
+    assert model.in_order((128, 128, 0, 1), design, order) == model.best((128, 128, 0, 1), design)[0]  # nothing to do
 
 
 def test_a_class_is_of_any_sizes_that_the_host_knows():

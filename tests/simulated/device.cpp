@@ -32,7 +32,7 @@ int count() { return kDevices; }
 std::string why_none() { return ""; }
 
 const Info& info(int) {
-  static const Info simulated{"Simulated GPU", 90, 132, 13000, size_t(1) << 12};
+  static const Info simulated{"Simulated GPU", 90, 3, 13000, size_t(1) << 12};  // few blocks, of many tiles each
   return simulated;
 }
 
