@@ -384,6 +384,7 @@ OWN = {
     "st.shared.b16": "[r],h",
     "st.shared.b32": "[r],r",
     "st.shared.v2.b32": "[r],{r,r}",
+    "st.shared.v4.b32": "[r],{r,r,r,r}",
     "st.shared.v4.f32": "[r],{f,f,f,f}",
     "ld.shared::cluster.v4.f32": "{f,f,f,f},[r]",
     # CUTLASS has none of a byte.
