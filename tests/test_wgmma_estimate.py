@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from specs import grouped_problem
 
 from cutlass_py import _core
 from cutlass_py.arrays.gpu import ABSENT
@@ -20,6 +21,7 @@ from cutlass_py.operations.gemm import cost, wgmma_estimate
 from cutlass_py.operations.gemm.calibration import SUMS, calibration_of, instead, nearest_of
 from cutlass_py.operations.gemm.problems import arguments
 from cutlass_py.operations.gemm.tile_order import tile_order, tile_orders
+from cutlass_py.operations.grouped_gemm.operation import order_of
 
 LEAN = FAMILIES["sm90_lean"].declared
 TILE = "sm90_lean_bf16_bf16_f32_bf16_{}_128x128x64_{}_lean{}_fused"
@@ -221,7 +223,7 @@ def test_what_ships_moves_no_estimate_far(sums):
     kernels = [*LEAN, *FAMILIES["sm90_grouped"].declared]
     designs = [wgmma_estimate.design_of(c) for c in kernels if wgmma_estimate.sums_of(c) == sums]
     designs = designs[:: 40 if len(designs) > 400 else 6]
-    groups, order = (16, (2, 4)) if sums == "groups" else (1, (1, 1))  # as they are estimated
+    groups, order = (16, order_of(grouped_problem().problem)) if sums == "groups" else (1, (1, 1))
     products = [(m, n, k, groups) for m in (1, 100, 5000) for n in (64, 3000) for k in (64, 5000)]
     arms = _core.WgmmaArms(products * len(designs), [x for x in designs for _ in products],
                            [order] * len(designs) * len(products))  # fmt: skip

@@ -353,7 +353,7 @@ class WgmmaEstimates:
         """
 
     def in_order(self, product: tuple[float, float, float, float], design: WgmmaDesign, order: tuple[int, int]) -> float:
-        """Likewise in one order: raster and swizzle."""
+        """Microseconds of a product in one order of tiles: raster, swizzle."""
 
     def times(self, arms: WgmmaArms) -> list[float]:
         """Microseconds of each of WgmmaArms, by the formula alone."""

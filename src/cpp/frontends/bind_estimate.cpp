@@ -159,7 +159,8 @@ void bind_estimate(nb::module_& m) {
           "thresholds of its nodes, and the values of its leaves.")
       .def("best", &best, "product"_a, "design"_a,
            "Microseconds of a product (m, n, k, batch) in the best order of tiles, its raster and its swizzle.")
-      .def("in_order", &in_order, "product"_a, "design"_a, "order"_a, "Likewise in one order: raster and swizzle.")
+      .def("in_order", &in_order, "product"_a, "design"_a, "order"_a,
+           "Microseconds of a product in one order of tiles: raster, swizzle.")
       .def("times", &times, "arms"_a, "Microseconds of each of WgmmaArms, by the formula alone.")
       .def("residuals", &residuals, "arms"_a, "Logarithm of what the trees make of them.")
       .def("features", &features_of, "arms"_a, "What the trees look at, by wgmma_features().");

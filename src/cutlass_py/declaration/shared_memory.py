@@ -99,7 +99,7 @@ def lean_bytes(
     part = part_columns(d_columns, size, beside > 0, reductions > 0)
     buffers = 1 if (d_rows, part) == (64, d_columns) and schedule.tma_store and not beside else 2
     staged = lines * (columns + own_rows) * 4
-    told = 4 * 32 if schedule.grouping == "lines" else 0
+    told = 4 * (16 + 2 * 8) if schedule.grouping == "lines" else 0  # places of tiles, with their barriers
     return 2 * (buffers * (64 * part * (size + beside) + 8) + reductions * 4 * part * 4 + staged + 8) + told
 
 

@@ -110,7 +110,7 @@ constexpr double kMostResidual = 0.1;
 double estimate(const WgmmaEstimates& model, double m, double n, double k, double batch, const EstimatedDesign& x,
                 EstimatedOrder order);
 
-// Likewise, with the residual.
+// In one order, with the residual.
 double full_estimate(const WgmmaEstimates& model, double m, double n, double k, double batch, const EstimatedDesign& x,
                      EstimatedOrder order);
 
